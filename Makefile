@@ -1,0 +1,62 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up by themselves.
+PYTHON ?= python3
+BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Tests and tools run side by side, so each process gets one thread.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types layers unit bench docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "PUMA needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 2; }
+	@echo "setting up .venv (the first time takes a few minutes)"
+	$(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/ready-bench: .venv/ready
+	$(PIP) -e '.[bench]'
+	$(PIP) --no-deps torchattacks adv-lib
+	@touch $@
+
+.venv/ready-docs: .venv/ready
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+setup: .venv/ready  ## create .venv and install, once
+
+demo: setup  ## see the method work on bundled images
+	$(BIN)/puma demo --out demo-output --force
+
+test: setup lint types layers unit  ## lint, types, layers, tests: all that must be green
+
+lint: setup  ## ruff: lint and format check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## ruff: format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: setup  ## mypy, strict
+	$(BIN)/mypy
+
+layers: setup  ## import-linter: the layout is the architecture
+	$(BIN)/lint-imports
+
+unit: setup  ## pytest
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
+	$(BIN)/python -m benchmarks
+
+docs: .venv/ready-docs  ## build the documentation site into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove what the targets above created
+	rm -rf .venv site demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,101 @@
+"""The command line: a table of verbs, each a typed function that tyro turns into flags.
+
+Only the module of the verb that was asked for is imported, so help and errors come at once.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from puma.errors import PumaError, unknown_name
+
+# verb -> (function, what it is for); longer verbs win over their own beginnings
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("puma.cli.demo:demo", "see the method work on bundled images, in about a minute"),
+    "data import digits": ("puma.cli.data:digits", "scikit-learn's 8 px digits: nothing to download"),
+    "data import cifar10": ("puma.cli.data:cifar10", "CIFAR-10 from its official folder or archive"),
+    "data import cifar100": ("puma.cli.data:cifar100", "CIFAR-100 from its official folder or archive"),
+    "data import mnist": ("puma.cli.data:mnist", "MNIST from its four idx files"),
+    "data import fashion-mnist": ("puma.cli.data:fashion_mnist", "Fashion-MNIST from its four idx files"),
+    "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
+    "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
+    "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
+    "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one verb and exit: 0 done, 2 bad input (told in one sentence), 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        run(words)
+        sys.stdout.flush()
+    except PumaError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        fail(f"{error.strerror or error}{place}.")
+    except KeyboardInterrupt:
+        print("puma: interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+def run(words: list[str]) -> None:
+    """Find the verb at the start of ``words`` and call its function with the rest as flags."""
+    import tyro
+
+    if words[:1] == ["--version"]:
+        print(version_line())
+        return
+    verb = longest_verb(words)
+    if verb is None:
+        print_verbs(words)
+        return
+    rest = words[len(verb.split()) :]
+    tyro.cli(load(verb), prog=f"puma {verb}", args=rest, config=(tyro.conf.OmitSubcommandPrefixes,))
+
+
+def longest_verb(words: list[str]) -> str | None:
+    """Return the longest entry of COMMANDS that ``words`` begins with."""
+    starts = (" ".join(words[:length]) for length in range(len(words), 0, -1))
+    return next((start for start in starts if start in COMMANDS), None)
+
+
+def load(verb: str) -> Callable[..., Any]:
+    """Import the function behind a verb."""
+    module, name = COMMANDS[verb][0].split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def print_verbs(words: list[str]) -> None:
+    """Print the verbs below ``words`` (all of them for no words); an unknown verb raises."""
+    spoken = [word for word in words if word not in ("-h", "--help")]
+    prefix = " ".join(spoken)
+    below = {
+        verb: text for verb, (_, text) in COMMANDS.items() if f"{verb} ".startswith(f"{prefix} ".lstrip())
+    }
+    if not below:
+        raise unknown_name("command", prefix, list(COMMANDS))
+    width = max(map(len, below))
+    print(f"usage: puma {prefix or 'COMMAND'} ...    (puma COMMAND --help tells the flags)\n")
+    for verb, text in below.items():
+        print(f"  puma {verb:<{width}}  {text}")
+
+
+def version_line() -> str:
+    """Return the version of PUMA and of what its numbers depend on."""
+    import platform
+    from importlib.metadata import version
+
+    return f"puma {version('puma-pruning')} (torch {version('torch')}, Python {platform.python_version()})"
+
+
+def fail(sentence: str) -> None:
+    """Print the sentence and exit with code 2."""
+    print(f"puma: {sentence}", file=sys.stderr)
+    sys.exit(2)

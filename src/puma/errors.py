@@ -1,0 +1,17 @@
+"""The one exception that a user is meant to read."""
+
+
+class PumaError(Exception):
+    """Bad input, told in one sentence: what was expected, what came, what to change.
+
+    The command line prints the sentence and exits with code 2; library callers can catch it.
+    """
+
+
+def unknown_name(kind: str, name: str, known: list[str]) -> PumaError:
+    """Build the error for a name that is not in a list, with the nearest known ones offered."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    return PumaError(f"unknown {kind} {name!r}; {hint}known: {', '.join(known)}.")

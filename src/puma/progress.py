@@ -1,0 +1,67 @@
+"""Progress of long work: a bar with speed and time left on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+Advance = Callable[..., None]
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, unit: str = "samples", enabled: bool = True) -> Iterator[Advance]:
+    """Yield ``advance(count, note="")``; draws on standard error, so standard output stays clean."""
+    if not enabled:
+        yield lambda count, note="": None
+    elif Console(stderr=True).is_terminal:
+        with _terminal_bar(title, total, unit) as advance:
+            yield advance
+    else:
+        yield _line_printer(title, total, unit)
+
+
+@contextmanager
+def _terminal_bar(title: str, total: int, unit: str) -> Iterator[Advance]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, speed="", note="")
+        begun, done = time.monotonic(), 0
+
+        def advance(count: int, note: str = "") -> None:
+            nonlocal done
+            done += count
+            speed = done / max(time.monotonic() - begun, 1e-9)
+            bar.update(task, advance=count, speed=f"{speed:,.0f} {unit}/s", note=note)
+
+        yield advance
+
+
+def _line_printer(title: str, total: int, unit: str) -> Advance:
+    begun = last = time.monotonic()
+    done = 0
+
+    def advance(count: int, note: str = "") -> None:
+        nonlocal done, last
+        done += count
+        now = time.monotonic()
+        if now - last < _SECONDS_BETWEEN_LINES and done < total:
+            return
+        last = now
+        speed = done / max(now - begun, 1e-9)
+        left = (total - done) / max(speed, 1e-9)
+        line = f"{title}: {done:,}/{total:,} {unit}, {speed:,.0f}/s, {left:.0f} s left"
+        print(f"{line}, {note}" if note else line, file=sys.stderr, flush=True)
+
+    return advance
