@@ -76,9 +76,8 @@ def print_verbs(words: list[str]) -> None:
     """Print the verbs below ``words`` (all of them for no words); an unknown verb raises."""
     spoken = [word for word in words if word not in ("-h", "--help")]
     prefix = " ".join(spoken)
-    below = {
-        verb: text for verb, (_, text) in COMMANDS.items() if f"{verb} ".startswith(f"{prefix} ".lstrip())
-    }
+    start = f"{prefix} ".lstrip()
+    below = {verb: text for verb, (_, text) in COMMANDS.items() if f"{verb} ".startswith(start)}
     if not below:
         raise unknown_name("command", prefix, list(COMMANDS))
     width = max(map(len, below))

@@ -1,0 +1,1 @@
+"""One file per source that a pool can be made from."""
