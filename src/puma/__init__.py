@@ -2,5 +2,6 @@
 
 from puma.attacks import bim, fgsm, pgd
 from puma.errors import PumaError
+from puma.pools import Pool
 
-__all__ = ["PumaError", "bim", "fgsm", "pgd"]
+__all__ = ["Pool", "PumaError", "bim", "fgsm", "pgd"]
