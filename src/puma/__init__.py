@@ -2,6 +2,7 @@
 
 from puma.attacks import bim, fgsm, pgd
 from puma.errors import PumaError
+from puma.planning import Plan, adaptive_strength, prune
 from puma.pools import Pool
 
-__all__ = ["Pool", "PumaError", "bim", "fgsm", "pgd"]
+__all__ = ["Plan", "Pool", "PumaError", "adaptive_strength", "bim", "fgsm", "pgd", "prune"]

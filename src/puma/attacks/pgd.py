@@ -31,6 +31,7 @@ def pgd(
     clean_logits: Tensor | None = None,
     batchnorm: BatchNormMode = "eval",
     active_set: bool = False,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return images perturbed by at most ``|eps|`` so that the loss rises, or falls where ``eps`` is negative.
 
@@ -53,6 +54,7 @@ def pgd(
         batchnorm: ``eval`` uses running statistics, ``batch`` those of the batch (never updating the running ones).
         active_set: leave out samples that have no steps left or have stopped moving. The result is the same up to the
             rounding of other batch sizes, for less work; it synchronises with the device once per step.
+        start: where to begin, shaped like ``images``, instead of a random start; it is brought into the ball first.
     """
     attack = Attack(
         rule=norm_by_name(norm),
@@ -67,7 +69,9 @@ def pgd(
     if active_set and batchnorm == "batch":
         raise PumaError("active_set needs batchnorm='eval': with batch statistics samples depend on each other.")
     needs_clean = kl_to_clean in (attack.loss, attack.negative_loss)
-    if needs_clean and not random_start:
+    if start is not None and start.shape != images.shape:
+        raise PumaError(f"start must have the images' shape {tuple(images.shape)}, got {tuple(start.shape)}.")
+    if needs_clean and not random_start and start is None:
         raise PumaError("loss 'kl' has no gradient at the image itself; use random_start=True.")
 
     with torch.inference_mode(False), torch.enable_grad(), frozen(model, batchnorm):
@@ -82,12 +86,15 @@ def pgd(
         if needs_clean and clean_logits is None:
             with torch.no_grad():
                 inputs = inputs.replace_clean_logits(model(inputs.images))
-        start = inputs.images
-        if random_start and len(images):
-            noise = attack.rule.random_start(start, strength.abs(), generator)
-            start = (start + noise).clamp_(*bounds)
+        first = inputs.images
+        if start is not None:
+            offset = attack.rule.project(start.detach() - first, strength.abs())
+            first = (first + offset).clamp_(*bounds)
+        elif random_start and len(images):
+            noise = attack.rule.random_start(first, strength.abs(), generator)
+            first = (first + noise).clamp_(*bounds)
         follow = _follow_active if active_set else _follow_all
-        perturbed = follow(model, attack, inputs, start).detach()
+        perturbed = follow(model, attack, inputs, first).detach()
     perturbed = torch.where((strength == 0).view(-1, *[1] * (images.dim() - 1)), images, perturbed)
     if not perturbed.isfinite().all():
         raise PumaError("the model's gradient is not finite (NaN or infinity); check its weights and logits.")

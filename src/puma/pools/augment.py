@@ -9,19 +9,23 @@ def crop_and_flip(images: Tensor, *, padding: int = 4, flip: bool = True, genera
 
     Takes (n, channels, height, width) of any dtype and returns the same; stays in channels_last memory if it was.
     """
-    count, _, height, width = images.shape
-    device = images.device
+    count, device = len(images), images.device
 
     def draw(choices: int) -> Tensor:
-        return torch.randint(choices, (count, 1), generator=generator, device=device)
+        return torch.randint(choices, (count,), generator=generator, device=device)
 
-    shift_down = draw(2 * padding + 1) - padding
-    shift_right = draw(2 * padding + 1) - padding
-    rows = torch.arange(height, device=device) + shift_down
-    columns = torch.arange(width, device=device) + shift_right
-    if flip:
-        mirrored = draw(2).bool()
-        columns = torch.where(mirrored, columns.flip(1), columns)
+    down, right = draw(2 * padding + 1) - padding, draw(2 * padding + 1) - padding
+    return shift_and_mirror(images, down, right, draw(2).bool() if flip else None)
+
+
+def shift_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor | None = None) -> Tensor:
+    """Let each image's window move by its ``down`` and ``right`` pixels, and mirror those that say so: all (n,)."""
+    count, _, height, width = images.shape
+    device = images.device
+    rows = torch.arange(height, device=device) + down[:, None]
+    columns = torch.arange(width, device=device) + right[:, None]
+    if mirrored is not None:
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns)
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
     sample = torch.arange(count, device=device)[:, None, None]
     source = images.permute(0, 2, 3, 1)

@@ -1,0 +1,164 @@
+"""From a score to what is kept, from a margin to a strength, and the plan that says both for every sample.
+
+The functions take tensors and give tensors; ``plan.parquet`` is the same as a table, so any training code can use it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from puma.errors import PumaError, unknown_name
+from puma.pools import Pool
+
+Drop = Literal["high", "low", "random"]
+
+_FOOTER = b"puma"
+_COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(), "strength": pa.float32()}
+
+
+def prune(score: Tensor, fraction: float, *, drop: Drop = "high", seed: int = 0) -> Tensor:
+    """Return which samples to keep (n,): all but ``floor(fraction * n)`` of the highest, lowest or random ones.
+
+    Samples of equal score are told apart by a random order that depends on ``seed`` alone, so that a pool sorted by
+    class does not lose one class first.
+    """
+    if drop not in ("high", "low", "random"):
+        raise unknown_name("drop", drop, ["high", "low", "random"])
+    if not 0 <= fraction <= 1:
+        raise PumaError(f"fraction must lie in [0, 1], got {fraction}.")
+    if score.dim() != 1:
+        raise PumaError(f"score must be one number per sample, shape (n,), got shape {tuple(score.shape)}.")
+    if bool(score.isnan().any()):
+        raise PumaError(f"score must not be NaN, {int(score.isnan().sum())} of {len(score)} are.")
+    count = math.floor(fraction * len(score) + 1e-9)
+    shuffled = torch.randperm(len(score), generator=torch.Generator().manual_seed(seed)).to(score.device)
+    if drop != "random":
+        shuffled = shuffled[torch.argsort(score[shuffled], descending=drop == "high", stable=True)]
+    keep = torch.ones(len(score), dtype=torch.bool, device=score.device)
+    keep[shuffled[:count]] = False
+    return keep
+
+
+def adaptive_strength(margin: Tensor, eps: float, *, gap: float = 0.0) -> Tensor:
+    """Return each sample's training radius: margin less gap, clipped to [-eps, eps] (Eq. 2, with a gap Eq. 3)."""
+    if not (math.isfinite(eps) and eps >= 0) or not math.isfinite(gap):
+        raise PumaError(f"eps must be finite and not negative, gap finite; got eps={eps}, gap={gap}.")
+    if bool(margin.isnan().any()):
+        raise PumaError(f"margin must not be NaN, {int(margin.isnan().sum())} of {len(margin)} are.")
+    return (margin - gap).clamp(-eps, eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to do with every sample of a pool: keep it or not, and how strongly to attack it.
+
+    ``strength`` is signed: negative moves a sample towards its label. ``made_from`` is free text about the origin.
+    """
+
+    sample_id: Tensor
+    keep: Tensor
+    strength: Tensor
+    pool_fingerprint: str
+    made_from: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = {"sample_id": torch.int64, "keep": torch.bool, "strength": torch.float32}
+        for name, dtype in kinds.items():
+            column = getattr(self, name)
+            if column.dtype != dtype or column.shape != (len(self.sample_id),):
+                raise PumaError(
+                    f"plan column {name} must be {dtype} of shape ({len(self.sample_id)},), "
+                    f"got {column.dtype} of shape {tuple(column.shape)}."
+                )
+        if not bool(self.strength.isfinite().all()):
+            bad = self.sample_id[~self.strength.isfinite()]
+            raise PumaError(
+                f"the plan's strength must be finite, it is NaN or infinite for {len(bad)} samples, "
+                f"the first with sample_id {int(bad[0])}; measure the margins again."
+            )
+        if bool((self.sample_id.sort().values.diff() == 0).any()):
+            raise PumaError("the plan names some sample_id twice; each sample may appear once.")
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Plan":
+        """Read ``plan.parquet``."""
+        if not Path(path).is_file():
+            raise PumaError(f"no plan at {path}; make one with: puma plan.")
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
+        missing = [name for name in _COLUMNS if name not in table.column_names]
+        if missing:
+            raise PumaError(
+                f"{path} is not a plan: it lacks {', '.join(missing)}; it has {', '.join(table.column_names)}."
+            )
+        try:
+            footer = json.loads((table.schema.metadata or {})[_FOOTER])
+            fingerprint = str(footer["pool_fingerprint"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PumaError(f"{path} does not say which pool it is for; make it again with: puma plan.") from error
+        columns = {}
+        for name, kind in _COLUMNS.items():
+            if table[name].null_count:
+                raise PumaError(f"{path}: {table[name].null_count} values of {name} are missing; make it again.")
+            try:
+                columns[name] = torch.from_numpy(np.array(table[name].cast(kind).to_numpy()))
+            except pa.ArrowException as error:
+                raise PumaError(f"{path}: {name} must be {kind}, it is {table[name].type}.") from error
+        return cls(**columns, pool_fingerprint=fingerprint, made_from=footer.get("made_from", {}))
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``plan.parquet``; whole or not at all."""
+        path = Path(path)
+        footer = {"pool_fingerprint": self.pool_fingerprint, "made_from": dict(self.made_from)}
+        columns = [pa.array(getattr(self, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
+        schema = pa.schema(list(_COLUMNS.items()), metadata={_FOOTER: json.dumps(footer)})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        pq.write_table(pa.Table.from_arrays(columns, schema=schema), partial)
+        partial.replace(path)
+        return path
+
+    def of(self, pool: Pool) -> tuple[Tensor, Tensor]:
+        """Return ``keep`` and ``strength`` in the order of the pool; a plan for another pool raises."""
+        if self.pool_fingerprint != pool.fingerprint:
+            raise PumaError(
+                f"the plan was made for another pool: it carries fingerprint {self.pool_fingerprint[:12]}, "
+                f"this pool has {pool.fingerprint[:12]}; give the same pools in the same order, or plan again."
+            )
+        order = self.sample_id.argsort()
+        known = self.sample_id[order]
+        wanted = torch.from_numpy(np.ascontiguousarray(pool.sample_id))
+        place = torch.searchsorted(known, wanted).clamp_max(max(len(known) - 1, 0))
+        found = known[place] == wanted if len(known) else torch.zeros(len(wanted), dtype=torch.bool)
+        if not bool(found.all()):
+            absent = wanted[~found]
+            raise PumaError(
+                f"{len(absent):,} of the pool's {len(pool):,} samples are missing in the plan, "
+                f"the first with sample_id {int(absent[0])}; plan again."
+            )
+        rows = order[place]
+        return self.keep[rows], self.strength[rows]
+
+
+def wiped_out(pool: Pool, keep: Tensor) -> list[str]:
+    """Names of the classes that the pool has and ``keep`` leaves no sample of; keeping nothing at all raises."""
+    if not bool(keep.any()):
+        raise PumaError(f"the plan keeps none of the pool's {len(pool):,} samples; prune a smaller fraction.")
+    before = np.bincount(pool.labels, minlength=pool.num_classes)
+    after = np.bincount(pool.labels[keep.numpy()], minlength=pool.num_classes)
+    return [pool.class_names[label] for label in np.flatnonzero((before > 0) & (after == 0))]

@@ -1,0 +1,108 @@
+"""Checkpoints: one safetensors file each, written whole or not at all; the last two are kept."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from puma.errors import PumaError
+from puma.training.optimizer import momentum_buffers, restore_momentum
+
+KEPT = 2
+_PREFIX, _SUFFIX = "step-", ".safetensors"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a resumed run has to know besides tensors."""
+
+    step: int
+    best_robust: float = -1.0
+    scaler: dict[str, float] = field(default_factory=dict)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file so that a reader, or a power cut, sees the old file or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, partial, metadata or {})
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD, progress: Progress
+) -> Path:
+    """Write a checkpoint, then delete those older than the last two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        **{f"model/{name}": tensor for name, tensor in model.state_dict().items()},
+        **{f"average/{name}": tensor for name, tensor in average.state_dict().items()},
+        **{f"momentum/{name}": tensor for name, tensor in momentum_buffers(optimizer, model).items()},
+    }
+    path = folder / f"{_PREFIX}{progress.step:010d}{_SUFFIX}"
+    described = {"step": progress.step, "best_robust": progress.best_robust, "scaler": progress.scaler}
+    save_tensors(tensors, path, {"progress": json.dumps(described)})
+    for old in checkpoints(folder)[KEPT:]:
+        old.unlink()
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, newest first."""
+    return sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), reverse=True)
+
+
+def load_newest(
+    folder: Path,
+    model: nn.Module,
+    average: nn.Module,
+    optimizer: torch.optim.SGD,
+    *,
+    tell: Callable[[str], None],
+) -> Progress | None:
+    """Restore the newest checkpoint that is whole and return its progress; None if there is none at all.
+
+    A checkpoint that cannot be read is passed over for the one before it, which ``tell`` is told.
+    """
+    found = checkpoints(folder)
+    for path in found:
+        try:
+            return load_checkpoint(path, model, average, optimizer)
+        except SafetensorError as error:
+            tell(f"checkpoint {path} is damaged ({error}); going back to the one before it.")
+    if found:
+        raise PumaError(
+            f"none of the {len(found)} checkpoints in {folder} can be read; start again with another --out."
+        )
+    return None
+
+
+def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD) -> Progress:
+    """Restore one checkpoint, all of it or nothing."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        described = json.loads((file.metadata() or {})["progress"])
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "momentum": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    try:
+        model.load_state_dict(parts["model"])
+        average.load_state_dict(parts["average"])
+    except RuntimeError as error:
+        raise PumaError(f"{path} does not fit the model in config.json; was either replaced?") from error
+    restore_momentum(optimizer, model, parts["momentum"])
+    return Progress(int(described["step"]), float(described["best_robust"]), described["scaler"])

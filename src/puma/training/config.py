@@ -1,0 +1,187 @@
+"""The whole configuration of a training run: read from JSON, checked, compared."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from puma.errors import PumaError, unknown_name
+from puma.models.average import AverageConfig
+from puma.training.feed import AugmentConfig
+from puma.training.inner_attack import AttackConfig
+from puma.training.optimizer import OptimizerConfig
+from puma.training.schedule import ScheduleConfig
+from puma.training.trades import LossName
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """How the arithmetic is done.
+
+    Attributes:
+        device: such as cpu or cuda; under torchrun each process takes its own GPU.
+        precision: of the passes through the model; bf16 and fp16 use autocast.
+        channels_last: keep images and weights in channels-last memory.
+        compile: run the model through torch.compile.
+        accumulate: split each batch into so many parts and add up their gradients.
+        sync_batchnorm: share BN statistics between processes; on GPUs only.
+    """
+
+    device: str = "cpu"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = True
+    compile: bool = False
+    accumulate: int = 1
+    sync_batchnorm: bool = False
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run, but for where the images come from; lengths are samples seen.
+
+    Attributes:
+        model: a built-in architecture (``puma list``) or module:function of your own.
+        loss: ``trades``, ``pgd-at`` (CE of attacked images) or ``standard`` (CE of clean images).
+        samples_seen: length of training.
+        batch_size: over all processes together.
+        generated_fraction: share of generated images in each batch.
+        beta: weight of TRADES' KL term.
+        label_smoothing: of the cross-entropy.
+        bn_momentum: momentum of BN's running statistics from the second step on, the first step's being taken whole;
+            None leaves the layers as they are.
+        held_out: so many real images are not trained on but evaluated on; which ones depends on their sample_id alone.
+        evaluate_every: samples between two evaluations on the held-out images; 0 evaluates at the end only.
+        select: which averaged model becomes model.safetensors: the ``last`` one, or the ``best`` on held-out images.
+        checkpoint_every: samples between two checkpoints.
+        log_every: steps between two lines of metrics.jsonl.
+        seed: of weights, batches, augmentation and attacks.
+    """
+
+    model: str = "resnet18"
+    loss: LossName = "trades"
+    samples_seen: int = 400 * 50_000
+    batch_size: int = 512
+    generated_fraction: float = 0.0
+    beta: float = 5.0
+    label_smoothing: float = 0.1
+    bn_momentum: float | None = None
+    held_out: int = 0
+    evaluate_every: int = 0
+    select: Literal["last", "best"] = "last"
+    checkpoint_every: int = 500_000
+    log_every: int = 20
+    seed: int = 0
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    average: AverageConfig = field(default_factory=AverageConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps; the last batch is always full."""
+        return -(-self.samples_seen // self.batch_size)
+
+
+def check(config: TrainConfig) -> None:
+    """Raise one error that lists everything wrong with a configuration."""
+    attack, optimizer, schedule, compute = config.attack, config.optimizer, config.schedule, config.compute
+    rules = {
+        "samples_seen must be positive": config.samples_seen > 0,
+        "batch_size must be positive": config.batch_size > 0,
+        "generated_fraction must lie in [0, 1]": 0 <= config.generated_fraction <= 1,
+        "beta must not be negative": config.beta >= 0,
+        "label_smoothing must lie in [0, 1]": 0 <= config.label_smoothing <= 1,
+        "bn_momentum must lie in (0, 1]": config.bn_momentum is None or 0 < config.bn_momentum <= 1,
+        "held_out and evaluate_every must not be negative": config.held_out >= 0 and config.evaluate_every >= 0,
+        "evaluate_every and select best need held_out images": config.held_out > 0
+        or not (config.evaluate_every or config.select == "best"),
+        "checkpoint_every and log_every must be positive": config.checkpoint_every > 0 and config.log_every > 0,
+        "seed must not be negative": config.seed >= 0,
+        "attack.eps, attack.step_size and attack.step_ratio must be positive": min(
+            attack.eps, attack.step_size, attack.step_ratio
+        )
+        > 0,
+        "attack.steps must not be negative": attack.steps >= 0,
+        "attack.budget needs attack.batchnorm eval": not attack.budget or attack.batchnorm == "eval",
+        "optimizer.lr must be positive": optimizer.lr > 0,
+        "optimizer.momentum must lie in [0, 1)": 0 <= optimizer.momentum < 1,
+        "optimizer.weight_decay and optimizer.clip_norm must not be negative": min(
+            optimizer.weight_decay, optimizer.clip_norm
+        )
+        >= 0,
+        "schedule.warmup must lie in [0, 1]": 0 <= schedule.warmup <= 1,
+        "schedule divisors must be positive": min(schedule.start_divisor, schedule.final_divisor) > 0,
+        "schedule.every must not be negative": schedule.every >= 0,
+        "schedule.low_momentum and high_momentum go together": (schedule.low_momentum is None)
+        == (schedule.high_momentum is None),
+        "average.decay must lie in [0, 1]": 0 <= config.average.decay <= 1,
+        "augment.padding must not be negative": config.augment.padding >= 0,
+        "compute.accumulate must be positive and divide batch_size": compute.accumulate > 0
+        and config.batch_size % compute.accumulate == 0,
+        "compute.sync_batchnorm needs a GPU": not compute.sync_batchnorm or compute.device.startswith("cuda"),
+    }
+    broken = [rule for rule, holds in rules.items() if not holds]
+    if broken:
+        raise PumaError(f"the configuration cannot be run: {'; '.join(broken)}.")
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return the configuration as plain values, for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: Mapping[str, Any]) -> TrainConfig:
+    """Read what ``to_dict`` gave; unknown names and values of the wrong kind raise."""
+    config: TrainConfig = _read(TrainConfig, values, "")
+    return config
+
+
+def differences(saved: TrainConfig, asked: TrainConfig) -> list[str]:
+    """Say, one setting per line, where two configurations differ."""
+    before, after = dict(_leaves(to_dict(saved), "")), dict(_leaves(to_dict(asked), ""))
+    return [f"{name}: {before[name]} in the run, {after[name]} asked" for name in before if before[name] != after[name]]
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = [spec.name for spec in dataclasses.fields(kind)]
+    for name in values:
+        if name not in known:
+            raise unknown_name("setting", f"{prefix}{name}", [f"{prefix}{entry}" for entry in known])
+    return kind(**{name: _value(hints[name], value, f"{prefix}{name}") for name, value in values.items()})
+
+
+def _value(hint: Any, value: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise PumaError(f"setting {name} must be a group of settings, got {value!r}.")
+        return _read(hint, value, f"{name}.")
+    if typing.get_origin(hint) is Literal:
+        fits = value in typing.get_args(hint)
+    elif typing.get_origin(hint) is types.UnionType:
+        fits = any(_fits(option, value) for option in typing.get_args(hint))
+    else:
+        fits = _fits(hint, value)
+    if not fits:
+        raise PumaError(f"setting {name} must be {getattr(hint, '__name__', hint)}, got {value!r}.")
+    return value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)

@@ -1,0 +1,128 @@
+"""TRADES with a signed strength per sample, and the two losses that people compare it with."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from puma.models.frozen import BatchNormMode
+from puma.training.inner_attack import InnerAttack, same_clean_logits
+
+LossName = Literal["trades", "pgd-at", "standard"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A loss and the logits it was made of; None where there were none."""
+
+    loss: Tensor
+    clean: Tensor | None
+    attacked: Tensor | None
+
+
+def trades_loss(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    strength: float | Tensor,
+    *,
+    beta: float = 5.0,
+    label_smoothing: float = 0.1,
+    step_size: float,
+    steps: int | Tensor,
+    attack_loss: str = "kl",
+    negative_loss: str = "ce",
+    step_ratio: float = 1.0,
+    norm: str = "linf",
+    bounds: tuple[float, float] = (0.0, 1.0),
+    batchnorm: BatchNormMode = "eval",
+    generator: Generator | None = None,
+    start: Tensor | None = None,
+    active_set: bool = False,
+) -> Tensor:
+    """Return CE(clean) + beta * KL(clean || attacked), averaged over the batch; gradients flow through both branches.
+
+    Where ``strength`` is positive the image is attacked, where it is negative it is helped: moved by at most
+    ``|strength|`` so that ``negative_loss`` falls. With one positive strength for all this is TRADES.
+
+    Args:
+        model: maps images to logits, in training mode as a rule; its mode and ``.grad`` fields stay as they are.
+        images: floats within ``bounds``.
+        labels: int64 (n,).
+        strength: signed radius, one for all or (n,).
+        beta: weight of the KL term.
+        label_smoothing: of the CE term.
+        step_size: length of an attack step; see ``puma.pgd``.
+        steps: number of attack steps, one for all or (n,).
+        attack_loss: what the attack raises.
+        negative_loss: what it lowers where ``strength`` is negative.
+        step_ratio: caps a sample's step at this share of its own radius.
+        norm: ``linf`` or ``l2``.
+        bounds: smallest and largest pixel value.
+        batchnorm: statistics that BN uses in the attack, see ``puma.pgd``.
+        generator: source of the attack's random start.
+        start: begin the attack here instead.
+        active_set: leave finished samples out of later attack steps; needs ``batchnorm="eval"``.
+    """
+    attack = InnerAttack(
+        step_size=step_size,
+        steps=steps,
+        loss=attack_loss,
+        negative_loss=negative_loss,
+        step_ratio=step_ratio,
+        norm=norm,
+        bounds=bounds,
+        batchnorm=batchnorm,
+        generator=generator,
+        start=start,
+        active_set=active_set,
+    )
+    return trades(model, images, labels, strength, attack, beta=beta, label_smoothing=label_smoothing).loss
+
+
+def trades(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    strength: float | Tensor,
+    attack: InnerAttack,
+    *,
+    beta: float,
+    label_smoothing: float,
+) -> Outcome:
+    """Compute what ``trades_loss`` returns, and the logits with it."""
+    if same_clean_logits(model, attack.batchnorm):
+        clean: Tensor = model(images).float()
+        attacked_images = attack.perturb(model, images, labels, strength, clean)
+    else:  # the attack comes first, so that it sees the running statistics of before this batch
+        attacked_images = attack.perturb(model, images, labels, strength)
+        clean = model(images).float()
+    attacked: Tensor = model(attacked_images).float()
+    label_term = F.cross_entropy(clean, labels, label_smoothing=label_smoothing)
+    return Outcome(label_term + beta * mean_kl(clean, attacked), clean, attacked)
+
+
+def pgd_at(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    strength: float | Tensor,
+    attack: InnerAttack,
+    *,
+    label_smoothing: float,
+) -> Outcome:
+    """CE of the attacked images (Madry et al.)."""
+    attacked: Tensor = model(attack.perturb(model, images, labels, strength)).float()
+    return Outcome(F.cross_entropy(attacked, labels, label_smoothing=label_smoothing), None, attacked)
+
+
+def standard(model: nn.Module, images: Tensor, labels: Tensor, *, label_smoothing: float) -> Outcome:
+    """CE of the clean images."""
+    clean: Tensor = model(images).float()
+    return Outcome(F.cross_entropy(clean, labels, label_smoothing=label_smoothing), clean, None)
+
+
+def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:
+    """KL(clean prediction || attacked prediction), averaged over the batch."""
+    return F.kl_div(F.log_softmax(attacked, dim=1), F.log_softmax(clean, dim=1), reduction="batchmean", log_target=True)
