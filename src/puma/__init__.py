@@ -4,5 +4,6 @@ from puma.attacks import bim, fgsm, pgd
 from puma.errors import PumaError
 from puma.planning import Plan, adaptive_strength, prune
 from puma.pools import Pool
+from puma.training import trades_loss
 
-__all__ = ["Plan", "Pool", "PumaError", "adaptive_strength", "bim", "fgsm", "pgd", "prune"]
+__all__ = ["Plan", "Pool", "PumaError", "adaptive_strength", "bim", "fgsm", "pgd", "prune", "trades_loss"]

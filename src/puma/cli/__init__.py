@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
     "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
+    "train": ("puma.cli.train:train", "train a robust model on a pool, or on what a plan keeps of it"),
+    "evaluate": ("puma.cli.evaluate:evaluate", "accuracy of a model: clean and under attack"),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 
@@ -56,7 +58,7 @@ def run(words: list[str]) -> None:
         print_verbs(words)
         return
     rest = words[len(verb.split()) :]
-    tyro.cli(load(verb), prog=f"puma {verb}", args=rest, config=(tyro.conf.OmitSubcommandPrefixes,))
+    tyro.cli(load(verb, rest), prog=f"puma {verb}", args=rest, config=(tyro.conf.OmitSubcommandPrefixes,))
 
 
 def longest_verb(words: list[str]) -> str | None:
@@ -65,10 +67,12 @@ def longest_verb(words: list[str]) -> str | None:
     return next((start for start in starts if start in COMMANDS), None)
 
 
-def load(verb: str) -> Callable[..., Any]:
-    """Import the function behind a verb."""
-    module, name = COMMANDS[verb][0].split(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+def load(verb: str, words: list[str]) -> Callable[..., Any]:
+    """Import the function behind a verb; where the words decide its defaults, the module's ``NAME_for`` makes it."""
+    module_name, name = COMMANDS[verb][0].split(":")
+    module = importlib.import_module(module_name)
+    make = getattr(module, f"{name}_for", None)
+    function: Callable[..., Any] = getattr(module, name) if make is None else make(words)
     return function
 
 

@@ -77,7 +77,7 @@ def wrapped(model: nn.Module, ranks: Ranks, *, sync_batchnorm: bool) -> nn.Modul
     if ranks.count == 1:
         return model
     if sync_batchnorm:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     devices = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
 

@@ -52,7 +52,6 @@ RECIPES: dict[str, tuple[str, TrainConfig]] = {
             model="small-14px",
             samples_seen=200_000,
             batch_size=256,
-            generated_fraction=0.7,
             checkpoint_every=25_000,
             attack=AttackConfig(eps=0.06, step_size=0.015, steps=10),
             augment=AugmentConfig(padding=1, flip=True),

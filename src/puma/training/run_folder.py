@@ -20,6 +20,7 @@ class Inputs:
     pools: tuple[str, ...]
     plan: str | None
     pool_fingerprint: str
+    plan_fingerprint: str | None
     num_classes: int
     channels: int
 

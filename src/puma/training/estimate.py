@@ -1,0 +1,117 @@
+"""What a training run costs, before it is begun: passes, memory, and hours from a few measured steps."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puma.models import ARCHITECTURES, count_parameters
+from puma.training.config import TrainConfig
+from puma.training.distributed import Ranks, checked_device
+from puma.training.feed import StepBatch
+from puma.training.inner_attack import same_clean_logits
+from puma.training.run import make_model
+from puma.training.run_folder import Inputs
+from puma.training.step import Parts, make_parts, train_step
+
+_ENOUGH_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a run; passes are per sample seen, memory is that of one process."""
+
+    parameters: int
+    forwards: int
+    backwards: int
+    memory_bytes: int
+    seconds_per_sample: float
+    device: str
+
+    def hours(self, samples: int) -> float:
+        """Duration on the device that was measured."""
+        return self.seconds_per_sample * samples / 3600
+
+
+def estimate(config: TrainConfig, inputs: Inputs | None = None) -> Estimate:
+    """Count the passes of the configured loss and time a few steps on random images."""
+    inputs = inputs or Inputs((), None, "", None, 10, 1 if config.model.startswith("small") else 3)
+    ranks = Ranks(0, 1, checked_device(config.compute.device))
+    parts = make_parts(make_model(config, inputs), config, ranks)
+    attacked = config.loss != "standard"
+    outer = 2 if config.loss == "trades" else 1
+    clean_pass = int(config.loss == "trades" and not same_clean_logits(parts.model, config.attack.batchnorm))
+    steps = config.attack.steps if attacked else 0
+    size = ARCHITECTURES[config.model].image_size if config.model in ARCHITECTURES else 32
+    share = math.ceil(config.batch_size / config.compute.accumulate)
+    count = 1
+    while True:
+        without, saved = _timed(parts, config, inputs, size, count, attack_steps=0)
+        if without > _ENOUGH_SECONDS or count >= share:
+            break
+        count = min(4 * count, share)
+    with_one, _ = _timed(parts, config, inputs, size, count, attack_steps=1) if steps else (without, 0)
+    per_batch = without + steps * max(with_one - without, 0.0)
+    weights = 4 * 4 * count_parameters(parts.model)  # weights, gradients, momentum, average
+    return Estimate(
+        parameters=count_parameters(parts.model),
+        forwards=steps + outer + clean_pass,
+        backwards=steps + outer,
+        memory_bytes=weights + saved * share // count,
+        seconds_per_sample=per_batch / count,
+        device=str(ranks.device),
+    )
+
+
+def _timed(
+    parts: Parts, config: TrainConfig, inputs: Inputs, size: int, count: int, *, attack_steps: int
+) -> tuple[float, int]:
+    """Return the seconds of a step on ``count`` random images, and the bytes its passes keep for the way back."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(256, size=(count, size, size, inputs.channels)).astype(np.uint8))
+    batch = StepBatch(
+        step=1,
+        images=pixels.permute(0, 3, 1, 2),
+        labels=torch.from_numpy(rng.integers(inputs.num_classes, size=count)),
+        strength=torch.full((count,), config.attack.eps),
+        rows=np.arange(count),
+    )
+    whole = replace(config.compute, accumulate=1)
+    attack = replace(config.attack, steps=attack_steps, budget=False)
+    reduced = replace(config, batch_size=count, compute=whole, attack=attack)
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        train_step(parts, batch, reduced)
+    if parts.ranks.device.type == "cuda":
+        torch.cuda.synchronize(parts.ranks.device)
+    begun = time.perf_counter()
+    train_step(parts, batch, reduced)
+    if parts.ranks.device.type == "cuda":
+        torch.cuda.synchronize(parts.ranks.device)
+    return time.perf_counter() - begun, sum(seen.values())
+
+
+def describe(config: TrainConfig, cost: Estimate) -> str:
+    """Say it in a few lines."""
+    samples = config.steps * config.batch_size
+    passes = (cost.forwards + cost.backwards) * samples
+    lines = [
+        f"parameters   {cost.parameters:,}",
+        f"length       {samples:,} samples = {config.steps:,} steps of {config.batch_size}",
+        f"passes       {cost.forwards} forward and {cost.backwards} backward per sample, {passes:.3g} in all",
+        f"memory       about {cost.memory_bytes / 2**30:.2f} GiB in one process, pool not counted",
+        f"time         about {cost.hours(samples):.3g} hours on one {cost.device}, "
+        f"{1 / max(cost.seconds_per_sample, 1e-12):,.0f} samples/s in a short trial",
+    ]
+    if config.attack.budget:
+        lines.append("             (without what the attack budget saves, which depends on the plan)")
+    return "\n".join(lines)

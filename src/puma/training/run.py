@@ -1,0 +1,159 @@
+"""A training run from pools and a plan to a folder; begun, or taken up again."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from puma.errors import PumaError
+from puma.models import build
+from puma.models.source import load_model
+from puma.planning import Plan, wiped_out
+from puma.pools import MixedSampler, Origin, Pool
+from puma.training.checkpoint import Progress, load_newest
+from puma.training.config import TrainConfig, check, differences
+from puma.training.distributed import Ranks, joined, restarted
+from puma.training.feed import Source
+from puma.training.held_out import held_out_mask
+from puma.training.loop import run_steps
+from puma.training.run_folder import Inputs, RunFolder
+from puma.training.step import Parts, make_parts
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples to train on with their strengths, those to evaluate on, and what the user should be told."""
+
+    train: Pool
+    strength: Tensor
+    held_out: Pool
+    inputs: Inputs
+    warnings: tuple[str, ...]
+
+
+def train(
+    config: TrainConfig,
+    pools: Sequence[str | Path],
+    out: str | Path,
+    *,
+    plan: str | Path | None = None,
+    show: bool = True,
+) -> Path:
+    """Train into the new folder ``out`` and return it; a process that torchrun restarted takes the run up again."""
+    check(config)
+    folder = RunFolder(Path(out))
+    if restarted() and folder.has_config:
+        return resume(folder.path, config, show=show)
+    with joined(config.compute.device) as ranks:
+        samples = gather(config, pools, plan)
+        if ranks.writes:
+            folder.create(config, samples.inputs)
+        ranks.barrier()
+        return _run(config, samples, folder, ranks, show=show)
+
+
+def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = True) -> Path:
+    """Take up the run in a folder where its last checkpoint left it; ``asked`` must be what it was begun with."""
+    folder = RunFolder(Path(out))
+    config, inputs = folder.read()
+    if asked is not None and (different := differences(config, asked)):
+        raise PumaError(f"{folder.path} was begun with other settings ({'; '.join(different)}); use another --out.")
+    with joined(config.compute.device) as ranks:
+        samples = gather(config, inputs.pools, inputs.plan)
+        if samples.inputs != inputs:
+            changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
+            raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
+        return _run(config, samples, folder, ranks, show=show)
+
+
+def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks, *, show: bool) -> Path:
+    parts = make_parts(make_model(config, samples.inputs), config, ranks)
+    progress = _restore(parts, folder)
+    if ranks.writes:
+        for sentence in samples.warnings if progress.step == 0 else ():
+            tell(f"warning: {sentence}")
+        if progress.step:
+            tell(f"resuming at step {progress.step:,} of {config.steps:,}")
+        folder.forget_metrics_after(progress.step)
+    ranks.barrier()
+    source = make_source(config, samples, ranks)
+    run_steps(parts, source, samples.held_out, config, folder, progress, show=show)
+    return folder.path
+
+
+def _restore(parts: Parts, folder: RunFolder) -> Progress:
+    quiet = (lambda _: None) if not parts.ranks.writes else tell
+    progress = load_newest(folder.checkpoint, parts.model, parts.average, parts.optimizer, tell=quiet)
+    if progress is not None and parts.scaler is not None and progress.scaler:
+        state = dict(progress.scaler)
+        state["growth_interval"] = int(state["growth_interval"])
+        state["_growth_tracker"] = int(state["_growth_tracker"])
+        parts.scaler.load_state_dict(state)
+    return progress or Progress(0)
+
+
+def gather(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | None) -> Samples:
+    """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
+    if not pools:
+        raise PumaError("no pool given; name at least one folder made by: puma data import.")
+    whole = reduce(add, (Pool.open(path) for path in pools))
+    keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
+    warnings: tuple[str, ...] = ()
+    if plan is not None:
+        keep, strength = Plan.open(plan).of(whole)
+        lost = wiped_out(whole, keep)
+        warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
+    apart = held_out_mask(whole, config.held_out)
+    trained = keep.numpy() & ~apart
+    inputs = Inputs(
+        pools=tuple(str(Path(path).resolve()) for path in pools),
+        plan=None if plan is None else str(Path(plan).resolve()),
+        pool_fingerprint=whole.fingerprint,
+        plan_fingerprint=None if plan is None else hashlib.sha256(Path(plan).read_bytes()).hexdigest(),
+        num_classes=whole.num_classes,
+        channels=whole.image_shape[2],
+    )
+    return Samples(
+        train=whole.subset(trained) if not trained.all() else whole,
+        strength=strength[torch.from_numpy(np.ascontiguousarray(trained))],
+        held_out=whole.subset(apart),
+        inputs=inputs,
+        warnings=warnings,
+    )
+
+
+def make_source(config: TrainConfig, samples: Samples, ranks: Ranks) -> Source:
+    """Build the data path of one process."""
+    pool = samples.train
+    sampler = MixedSampler(
+        real=pool.positions_of(Origin.REAL),
+        generated=pool.positions_of(Origin.GENERATED),
+        batch_size=config.batch_size,
+        generated_fraction=config.generated_fraction,
+        samples_seen=config.samples_seen,
+        seed=config.seed,
+        rank=ranks.rank,
+        ranks=ranks.count,
+    )
+    return Source(pool, samples.strength, sampler, config.augment)
+
+
+def make_model(config: TrainConfig, inputs: Inputs) -> nn.Module:
+    """Build the model with weights that depend on the seed alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if ":" in config.model:
+            return load_model(config.model, inputs.num_classes)
+        return build(config.model, inputs.num_classes, channels=inputs.channels)
+
+
+def tell(sentence: str) -> None:
+    """Say something on standard error."""
+    print(f"puma: {sentence}", file=sys.stderr, flush=True)

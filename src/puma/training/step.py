@@ -1,0 +1,183 @@
+"""One optimizer step: loss, gradients, update, average."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.amp.autocast_mode import autocast
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from puma.errors import PumaError
+from puma.models.average import averaged_copy, update_average
+from puma.pools import to_unit
+from puma.training.config import TrainConfig
+from puma.training.distributed import Ranks, wrapped
+from puma.training.feed import StepBatch, attack_start
+from puma.training.inner_attack import InnerAttack, steps_by_strength
+from puma.training.optimizer import make_sgd
+from puma.training.schedule import rate_at
+from puma.training.trades import Outcome, pgd_at, standard, trades
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a step works with. ``called`` is what the loss calls: the model, compiled or inside DDP if so configured."""
+
+    model: nn.Module
+    called: nn.Module
+    average: nn.Module
+    optimizer: torch.optim.SGD
+    scaler: GradScaler | None
+    ranks: Ranks
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Sums over this process's share of a batch, on the device, and the length of the whole gradient."""
+
+    samples: int
+    loss: Tensor
+    clean_right: Tensor
+    attacked_right: Tensor
+    gradient_norm: float
+
+
+def make_parts(model: nn.Module, config: TrainConfig, ranks: Ranks) -> Parts:
+    """Put a model on its device and build what training needs around it."""
+    memory = torch.channels_last if config.compute.channels_last else torch.contiguous_format
+    model = model.to(ranks.device, memory_format=memory).train()  # type: ignore[call-overload]
+    called: nn.Module = torch.compile(model) if config.compute.compile else model  # type: ignore[assignment]
+    scaler = GradScaler(ranks.device.type) if config.compute.precision == "fp16" else None
+    return Parts(
+        model=model,
+        called=wrapped(called, ranks, sync_batchnorm=config.compute.sync_batchnorm),
+        average=averaged_copy(model),
+        optimizer=make_sgd(model, config.optimizer),
+        scaler=scaler,
+        ranks=ranks,
+    )
+
+
+def train_step(parts: Parts, batch: StepBatch, config: TrainConfig) -> StepResult:
+    """Take the optimizer step of one batch; a gradient that is not finite raises before anything is changed."""
+    step = batch.step
+    lr, momentum = rate_at(
+        step,
+        config.steps,
+        config.batch_size,
+        config.schedule,
+        lr=config.optimizer.lr,
+        momentum=config.optimizer.momentum,
+    )
+    for group in parts.optimizer.param_groups:
+        group["lr"], group["momentum"] = lr, momentum
+    if config.bn_momentum is not None:
+        set_bn_momentum(parts.model, 1.0 if step == 0 else config.bn_momentum)
+    parts.optimizer.zero_grad(set_to_none=True)
+    outcomes = [_backward(parts, piece, config, last=last) for piece, last in pieces(batch, config.compute.accumulate)]
+    if parts.scaler is not None:
+        parts.scaler.unscale_(parts.optimizer)
+    limit = config.optimizer.clip_norm or math.inf
+    norm = float(torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit))
+    loss = torch.stack([outcome.loss for outcome in outcomes]).sum()
+    if not math.isfinite(norm) and (parts.scaler is None or not bool(loss.isfinite())):
+        raise PumaError(f"the gradient is not finite at step {step} (loss {float(loss) / len(outcomes):g})")
+    if parts.scaler is None:
+        parts.optimizer.step()
+    else:
+        parts.scaler.step(parts.optimizer)
+        parts.scaler.update()
+    update_average(parts.average, parts.model, step, config.average)
+    return StepResult(
+        samples=len(batch.labels),
+        loss=loss / len(outcomes) * len(batch.labels),
+        clean_right=torch.stack([outcome.clean_right for outcome in outcomes]).sum(),
+        attacked_right=torch.stack([outcome.attacked_right for outcome in outcomes]).sum(),
+        gradient_norm=norm,
+    )
+
+
+def pieces(batch: StepBatch, count: int) -> list[tuple[StepBatch, bool]]:
+    """Split a batch into ``count`` interleaved parts, each with whether it is the last."""
+    if count == 1:
+        return [(batch, True)]
+    parts = [
+        replace(
+            batch,
+            images=batch.images[index::count],
+            labels=batch.labels[index::count],
+            strength=batch.strength[index::count],
+            rows=batch.rows[index::count],
+        )
+        for index in range(count)
+    ]
+    return [(part, index == count - 1) for index, part in enumerate(parts)]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    loss: Tensor
+    clean_right: Tensor
+    attacked_right: Tensor
+
+
+def _backward(parts: Parts, piece: StepBatch, config: TrainConfig, *, last: bool) -> _Sums:
+    """Add one part's gradient; only the last part's backward pass is shared between processes."""
+    device, compute = parts.ranks.device, config.compute
+    images = to_unit(piece.images.to(device, non_blocking=True))
+    if not compute.channels_last:
+        images = images.contiguous()
+    labels = piece.labels.to(device, non_blocking=True)
+    strength = piece.strength.to(device, non_blocking=True)
+    with ExitStack() as stack:
+        if not last and isinstance(parts.called, DistributedDataParallel):
+            stack.enter_context(parts.called.no_sync())
+        with autocast(device.type, _DTYPES.get(compute.precision), enabled=compute.precision in _DTYPES):
+            outcome = loss_of(parts.called, images, labels, strength, piece, config)
+        loss = outcome.loss / compute.accumulate
+        (loss if parts.scaler is None else parts.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    return _Sums(outcome.loss.detach(), _right(outcome.clean, labels), _right(outcome.attacked, labels))
+
+
+def loss_of(
+    model: nn.Module, images: Tensor, labels: Tensor, strength: Tensor, piece: StepBatch, config: TrainConfig
+) -> Outcome:
+    """Compute the configured loss of images on their device."""
+    if config.loss == "standard":
+        return standard(model, images, labels, label_smoothing=config.label_smoothing)
+    settings = config.attack
+    usual = "kl" if config.loss == "trades" else "ce"
+    attack = InnerAttack(
+        step_size=settings.step_size,
+        steps=steps_by_strength(strength, settings) if settings.budget else settings.steps,
+        loss=usual if settings.loss == "usual" else settings.loss,
+        negative_loss=settings.negative_loss,
+        step_ratio=settings.step_ratio,
+        norm=settings.norm,
+        batchnorm=settings.batchnorm,
+        active_set=settings.budget,
+        start=attack_start(
+            images, strength, settings.norm, config.batch_size, piece.rows, seed=config.seed, step=piece.step
+        ),
+    )
+    if config.loss == "trades":
+        smoothing = config.label_smoothing
+        return trades(model, images, labels, strength, attack, beta=config.beta, label_smoothing=smoothing)
+    return pgd_at(model, images, labels, strength, attack, label_smoothing=config.label_smoothing)
+
+
+def set_bn_momentum(model: nn.Module, momentum: float) -> None:
+    """Set how fast BN's running statistics follow the batches; 1 takes each batch's whole."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.momentum = momentum
+
+
+def _right(logits: Tensor | None, labels: Tensor) -> Tensor:
+    return labels.new_zeros(()) if logits is None else (logits.detach().argmax(dim=1) == labels).sum()
