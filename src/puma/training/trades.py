@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
@@ -93,12 +94,12 @@ def trades(
 ) -> Outcome:
     """Compute what ``trades_loss`` returns, and the logits with it."""
     if same_clean_logits(model, attack.batchnorm):
-        clean: Tensor = model(images).float()
+        clean = full_precision(model(images))
         attacked_images = attack.perturb(model, images, labels, strength, clean)
     else:  # the attack comes first, so that it sees the running statistics of before this batch
         attacked_images = attack.perturb(model, images, labels, strength)
-        clean = model(images).float()
-    attacked: Tensor = model(attacked_images).float()
+        clean = full_precision(model(images))
+    attacked = full_precision(model(attacked_images))
     label_term = F.cross_entropy(clean, labels, label_smoothing=label_smoothing)
     return Outcome(label_term + beta * mean_kl(clean, attacked), clean, attacked)
 
@@ -113,16 +114,21 @@ def pgd_at(
     label_smoothing: float,
 ) -> Outcome:
     """CE of the attacked images (Madry et al.)."""
-    attacked: Tensor = model(attack.perturb(model, images, labels, strength)).float()
+    attacked = full_precision(model(attack.perturb(model, images, labels, strength)))
     return Outcome(F.cross_entropy(attacked, labels, label_smoothing=label_smoothing), None, attacked)
 
 
 def standard(model: nn.Module, images: Tensor, labels: Tensor, *, label_smoothing: float) -> Outcome:
     """CE of the clean images."""
-    clean: Tensor = model(images).float()
+    clean = full_precision(model(images))
     return Outcome(F.cross_entropy(clean, labels, label_smoothing=label_smoothing), clean, None)
 
 
 def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:
     """KL(clean prediction || attacked prediction), averaged over the batch."""
     return F.kl_div(F.log_softmax(attacked, dim=1), F.log_softmax(clean, dim=1), reduction="batchmean", log_target=True)
+
+
+def full_precision(logits: Tensor) -> Tensor:
+    """Return half-precision logits as float32, others as they are: losses are never taken in half precision."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
