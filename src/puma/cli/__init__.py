@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
     "train": ("puma.cli.train:train", "train a robust model on a pool, or on what a plan keeps of it"),
     "evaluate": ("puma.cli.evaluate:evaluate", "accuracy of a model: clean and under attack"),
+    "plan": ("puma.cli.plan:plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
+    "plan show": ("puma.cli.plan:show", "what a plan does, in words and as a picture"),
+    "plan diff": ("puma.cli.plan:diff", "what differs between two plans"),
+    "plan export": ("puma.cli.plan:export", "a plan as .csv, or the kept rows as .npy"),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 

@@ -113,14 +113,14 @@ def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
     while outside.any():
         left, right = result[outside] >> np.uint64(half_bits), result[outside] & mask
         for key in keys:
-            left, right = right, left ^ (_mixed(right + key) & mask)
+            left, right = right, left ^ (mixed(right + key) & mask)
         result[outside] = (left << np.uint64(half_bits)) | right
         outside = result >= count
     return result.astype(np.int64)
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64."""
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: a bijection whose results look random."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -1,15 +1,14 @@
-"""From a score to what is kept, from a margin to a strength, and the plan that says both for every sample.
+"""The plan: for every sample of a pool, whether to keep it and how strongly to attack it.
 
-The functions take tensors and give tensors; ``plan.parquet`` is the same as a table, so any training code can use it.
+``plan.parquet`` is the whole of the method in one table, so any training code can use it.
 """
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,45 +16,15 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from puma.errors import PumaError, unknown_name
+from puma.errors import PumaError
 from puma.pools import Pool
+from puma.scores.align import align, check_unique
 
-Drop = Literal["high", "low", "random"]
+if TYPE_CHECKING:
+    from puma.planning.dataset import MapStyle, PlannedDataset, PlanSampler
 
 _FOOTER = b"puma"
 _COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(), "strength": pa.float32()}
-
-
-def prune(score: Tensor, fraction: float, *, drop: Drop = "high", seed: int = 0) -> Tensor:
-    """Return which samples to keep (n,): all but ``floor(fraction * n)`` of the highest, lowest or random ones.
-
-    Samples of equal score are told apart by a random order that depends on ``seed`` alone, so that a pool sorted by
-    class does not lose one class first.
-    """
-    if drop not in ("high", "low", "random"):
-        raise unknown_name("drop", drop, ["high", "low", "random"])
-    if not 0 <= fraction <= 1:
-        raise PumaError(f"fraction must lie in [0, 1], got {fraction}.")
-    if score.dim() != 1:
-        raise PumaError(f"score must be one number per sample, shape (n,), got shape {tuple(score.shape)}.")
-    if bool(score.isnan().any()):
-        raise PumaError(f"score must not be NaN, {int(score.isnan().sum())} of {len(score)} are.")
-    count = math.floor(fraction * len(score) + 1e-9)
-    shuffled = torch.randperm(len(score), generator=torch.Generator().manual_seed(seed)).to(score.device)
-    if drop != "random":
-        shuffled = shuffled[torch.argsort(score[shuffled], descending=drop == "high", stable=True)]
-    keep = torch.ones(len(score), dtype=torch.bool, device=score.device)
-    keep[shuffled[:count]] = False
-    return keep
-
-
-def adaptive_strength(margin: Tensor, eps: float, *, gap: float = 0.0) -> Tensor:
-    """Return each sample's training radius: margin less gap, clipped to [-eps, eps] (Eq. 2, with a gap Eq. 3)."""
-    if not (math.isfinite(eps) and eps >= 0) or not math.isfinite(gap):
-        raise PumaError(f"eps must be finite and not negative, gap finite; got eps={eps}, gap={gap}.")
-    if bool(margin.isnan().any()):
-        raise PumaError(f"margin must not be NaN, {int(margin.isnan().sum())} of {len(margin)} are.")
-    return (margin - gap).clamp(-eps, eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +55,7 @@ class Plan:
                 f"the plan's strength must be finite, it is NaN or infinite for {len(bad)} samples, "
                 f"the first with sample_id {int(bad[0])}; measure the margins again."
             )
-        if bool((self.sample_id.sort().values.diff() == 0).any()):
-            raise PumaError("the plan names some sample_id twice; each sample may appear once.")
+        check_unique(self.sample_id.numpy(), "the plan")
 
     def __len__(self) -> int:
         return len(self.sample_id)
@@ -133,6 +101,18 @@ class Plan:
         partial.replace(path)
         return path
 
+    def dataset(self, dataset: "MapStyle") -> "PlannedDataset":
+        """Wrap a map-style dataset so that it gives ``(image, label, strength, sample_id)`` of the kept samples."""
+        from puma.planning.dataset import PlannedDataset
+
+        return PlannedDataset(dataset, self)
+
+    def sampler(self, *, seed: int = 0, rank: int = 0, ranks: int = 1) -> "PlanSampler":
+        """Return a sampler of the kept samples' indices, for a dataset of your own."""
+        from puma.planning.dataset import PlanSampler
+
+        return PlanSampler(self, seed=seed, rank=rank, ranks=ranks)
+
     def of(self, pool: Pool) -> tuple[Tensor, Tensor]:
         """Return ``keep`` and ``strength`` in the order of the pool; a plan for another pool raises."""
         if self.pool_fingerprint != pool.fingerprint:
@@ -140,19 +120,11 @@ class Plan:
                 f"the plan was made for another pool: it carries fingerprint {self.pool_fingerprint[:12]}, "
                 f"this pool has {pool.fingerprint[:12]}; give the same pools in the same order, or plan again."
             )
-        order = self.sample_id.argsort()
-        known = self.sample_id[order]
-        wanted = torch.from_numpy(np.ascontiguousarray(pool.sample_id))
-        place = torch.searchsorted(known, wanted).clamp_max(max(len(known) - 1, 0))
-        found = known[place] == wanted if len(known) else torch.zeros(len(wanted), dtype=torch.bool)
-        if not bool(found.all()):
-            absent = wanted[~found]
-            raise PumaError(
-                f"{len(absent):,} of the pool's {len(pool):,} samples are missing in the plan, "
-                f"the first with sample_id {int(absent[0])}; plan again."
-            )
-        rows = order[place]
-        return self.keep[rows], self.strength[rows]
+        rows = align(self.sample_id.numpy(), pool.sample_id, "the plan")
+        if rows is None:
+            return self.keep, self.strength
+        places = torch.from_numpy(rows)
+        return self.keep[places], self.strength[places]
 
 
 def wiped_out(pool: Pool, keep: Tensor) -> list[str]:

@@ -1,0 +1,150 @@
+"""``puma plan``: decide which samples to keep and how strongly to attack each; look at plans and compare them."""
+
+import sys
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tyro.conf import Positional
+
+from puma.cli.number import Number, OptionalNumber
+from puma.errors import PumaError
+from puma.planning import Plan
+from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning.show import balance_warnings, describe, difference, draw
+from puma.pools import Pool
+from puma.scores.table import open_named
+
+
+def plan(
+    pools: Positional[tuple[Path, ...]],
+    /,
+    *,
+    out: Path,
+    margins: Path | None = None,
+    score: str | None = None,
+    difficulty: str | None = None,
+    prune_easy: Number = 0.0,
+    prune_difficult: Number = 0.0,
+    prune_random: Number = 0.0,
+    easy_threshold: OptionalNumber = None,
+    difficult_threshold: OptionalNumber = None,
+    within: Literal["pool", "class", "origin"] = "pool",
+    strength: Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"] | None = None,
+    eps: Number = 8 / 255,
+    gap: Number = 0.0,
+    weak_eps: Number = 1 / 255,
+    difficult_from: Number = 1.0,
+    drop_failed: bool = False,
+    seed: int = 0,
+    dry_run: bool = False,
+    force: bool = False,
+) -> None:
+    """Make plan.parquet: for every sample of the pools, keep it or not, and the strength of its attack.
+
+    PUMA is ``--margins margins.parquet --prune-easy 0.2``: drop the fifth with the highest margins, attack the others
+    as strongly as their margins allow. Numbers may be typed as fractions such as 8/255.
+
+    Args:
+        pools: folders made by puma data import; several are put together in this order.
+        out: the file to write.
+        margins: margins.parquet of these pools.
+        score: prune by this score instead of the margin: FILE, or FILE:SCORE where a file has several.
+        difficulty: classification difficulty for the rules that ask for it: FILE or FILE:SCORE.
+        prune_easy: share of the easiest samples to drop.
+        prune_difficult: share of the most difficult samples to drop.
+        prune_random: share of samples to drop at random.
+        easy_threshold: drop samples easier than this score.
+        difficult_threshold: drop samples as difficult as this score or more.
+        within: take the shares of the whole pool, or within each class or origin.
+        strength: constant eps; margin less gap, clipped to eps; weak-eps or margin only for always-wrong samples. By
+            default margin, or constant where no margins are given.
+        eps: the largest strength.
+        gap: subtracted from the margin.
+        weak_eps: strength of always-wrong samples with weak-if-difficult.
+        difficult_from: samples of this difficulty or more count as always wrong.
+        drop_failed: leave out samples without a score instead of refusing them.
+        seed: tells apart samples of equal score, and draws the random ones.
+        dry_run: print what the plan would do; write nothing.
+        force: replace an existing plan.
+    """
+    if out.exists() and not (force or dry_run):
+        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+    if not pools:
+        raise PumaError("no pool given; name at least one folder made by: puma data import.")
+    pool = reduce(add, (Pool.open(path) for path in pools))
+    rule = strength or ("constant" if margins is None else "margin")
+    made = make_plan(
+        pool,
+        Pruning(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
+        Strength(rule, eps, gap, weak_eps, difficult_from),
+        score=open_named(score) if score else None,
+        margin=open_named(f"{margins}:margin") if margins else None,
+        difficulty=open_named(difficulty) if difficulty else None,
+        drop_failed=drop_failed,
+    )
+    print(describe(made, pool))
+    _warn(pool, made)
+    if not dry_run:
+        print(f"plan: {made.save(out)}")
+
+
+def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *, picture: Path | None = None) -> None:
+    """Print what a plan does and draw it.
+
+    Args:
+        path: plan.parquet.
+        pools: the pools it was made for; then classes and origins are shown too.
+        picture: where to write the PNG; by default beside the plan.
+    """
+    plan = Plan.open(path)
+    pool = reduce(add, (Pool.open(folder) for folder in pools)) if pools else None
+    if pool is not None:
+        plan.of(pool)
+    print(describe(plan, pool))
+    if pool is not None:
+        _warn(pool, plan)
+    target = picture or path.with_suffix(".png")
+    draw(plan, target, pool)
+    print(f"picture: {target}")
+
+
+def diff(one: Positional[Path], two: Positional[Path], /) -> None:
+    """Print what differs between two plans.
+
+    Args:
+        one: a plan.parquet.
+        two: another.
+    """
+    print(difference(Plan.open(one), Plan.open(two)))
+
+
+def export(path: Positional[Path], out: Positional[Path], /, *, force: bool = False) -> None:
+    """Write a plan for other programs.
+
+    Args:
+        path: plan.parquet.
+        out: a .csv gets the whole table; a .npy the rows (0 to n - 1) of the kept samples.
+        force: replace an existing file.
+    """
+    if out.exists() and not force:
+        raise PumaError(f"{out} exists already; choose another name, or give --force to replace it.")
+    plan = Plan.open(path)
+    if out.suffix == ".csv":
+        import pyarrow as pa
+        from pyarrow import csv
+
+        columns = {name: getattr(plan, name).numpy() for name in ("sample_id", "keep", "strength")}
+        csv.write_csv(pa.table(columns), out)
+    elif out.suffix == ".npy":
+        np.save(out, plan.keep.nonzero().squeeze(1).numpy())
+    else:
+        raise PumaError(f"a plan can be exported to .csv or .npy, got {out.name!r}.")
+    print(out)
+
+
+def _warn(pool: Pool, plan: Plan) -> None:
+    for sentence in balance_warnings(pool, plan.keep):
+        print(f"puma: warning: {sentence}", file=sys.stderr)

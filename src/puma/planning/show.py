@@ -1,0 +1,124 @@
+"""What a plan does, in words and as a picture; and what two plans do differently."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from puma.planning.plan import Plan, wiped_out
+from puma.pools import Origin, Pool
+
+_BAR = 30
+_BINS = 16
+_MOST_CLASSES = 25
+_BALANCE_SHIFT = 1.5  # a class whose share of the pool changes by more than this factor is worth a warning
+
+
+def describe(plan: Plan, pool: Pool | None = None) -> str:
+    """Counts, strengths and, with the pool, classes and origins, as lines of text."""
+    keep, strength = plan.keep, plan.strength[plan.keep]
+    share = len(strength) / max(len(plan), 1)
+    lines = [f"{len(plan):,} samples, {len(strength):,} kept ({share:.1%}), {len(plan) - len(strength):,} pruned"]
+    if len(strength):
+        negative, zero = int((strength < 0).sum()), int((strength == 0).sum())
+        full = int((strength == strength.max()).sum())
+        lines.append(
+            f"strength of the kept: {float(strength.min()):+.5f} to {float(strength.max()):+.5f}, "
+            f"mean {float(strength.mean()):+.5f}; {negative:,} negative ({negative / len(strength):.1%}), "
+            f"{zero:,} zero, {full:,} at the highest ({full / len(strength):.1%})"
+        )
+        counts, edges = np.histogram(strength.numpy(), bins=_BINS)
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+            bar = "█" * round(_BAR * count / counts.max())
+            lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}")
+    lines += [f"  {name}: {value}" for name, value in plan.made_from.items()]
+    if pool is not None:
+        lines += _by_class(pool, keep.numpy())
+    return "\n".join(lines)
+
+
+def _by_class(pool: Pool, keep: np.ndarray) -> list[str]:
+    lines = []
+    for origin in Origin:
+        total, kept = int((pool.origin == origin).sum()), int(((pool.origin == origin) & keep).sum())
+        if total:
+            lines.append(f"{origin.name.lower()}: {kept:,} of {total:,} kept ({kept / total:.1%})")
+    before = np.bincount(pool.labels, minlength=pool.num_classes)
+    after = np.bincount(pool.labels[keep], minlength=pool.num_classes)
+    wide = max(len(name) for name in pool.class_names[:_MOST_CLASSES])
+    for name, had, has in zip(pool.class_names[:_MOST_CLASSES], before, after, strict=False):
+        lines.append(f"  {name:<{wide}}  {has:>9,} of {had:>9,} kept ({has / max(had, 1):.1%})")
+    return lines
+
+
+def balance_warnings(pool: Pool, keep: torch.Tensor) -> list[str]:
+    """Sentences about classes that the plan removes, or whose share of the pool it changes a lot."""
+    lost = wiped_out(pool, keep)
+    sentences = [f"no sample of {', '.join(lost)} is kept"] if lost else []
+    before = np.bincount(pool.labels, minlength=pool.num_classes) / len(pool)
+    after = np.bincount(pool.labels[keep.numpy()], minlength=pool.num_classes) / int(keep.sum())
+    moved = [
+        f"{name} {was:.1%} -> {now:.1%}"
+        for name, was, now in zip(pool.class_names, before, after, strict=True)
+        if was > 0 and now > 0 and not 1 / _BALANCE_SHIFT <= now / was <= _BALANCE_SHIFT
+    ]
+    if moved:
+        sentences.append(f"class balance changes: {', '.join(moved[:5])}{', ...' if len(moved) > 5 else ''}")
+    return sentences
+
+
+def difference(one: Plan, two: Plan) -> str:
+    """What differs between two plans for the same pool, as lines of text."""
+    if one.pool_fingerprint != two.pool_fingerprint:
+        return "the plans are for different pools"
+    if not torch.equal(one.sample_id, two.sample_id):
+        return "the plans name different samples"
+    changed = one.strength != two.strength
+    both = one.keep & two.keep
+    lines = [
+        f"kept by both {int(both.sum()):,}, only by the first {int((one.keep & ~two.keep).sum()):,}, "
+        f"only by the second {int((~one.keep & two.keep).sum()):,}, by neither {int((~one.keep & ~two.keep).sum()):,}",
+        f"strength differs for {int((changed & both).sum()):,} of those kept by both",
+    ]
+    if bool((changed & both).any()):
+        step = (two.strength - one.strength)[changed & both]
+        lines.append(f"  by {float(step.min()):+.5f} to {float(step.max()):+.5f}, mean {float(step.mean()):+.5f}")
+    names = sorted(set(one.made_from) | set(two.made_from))
+    for name in names:
+        first, second = one.made_from.get(name, "-"), two.made_from.get(name, "-")
+        if first != second:
+            lines.append(f"  {name}: {first} | {second}")
+    return "\n".join(lines)
+
+
+def draw(plan: Plan, path: Path, pool: Pool | None = None) -> None:
+    """Write a picture: strengths of the kept samples, and with the pool what is kept of each class."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = 1 if pool is None else 2
+    figure = Figure(figsize=(6.4 * panels, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    strength = plan.strength.numpy()
+    keep = plan.keep.numpy()
+    edges = np.linspace(strength.min(), strength.max() + 1e-9, 41)
+    axes[0].hist(strength[keep], bins=edges, color="#0072b2", label=f"kept ({keep.sum():,})")
+    if not keep.all():
+        axes[0].hist(strength[~keep], bins=edges, histtype="step", color="#d55e00", hatch="//",
+                     label=f"pruned ({(~keep).sum():,})")  # fmt: skip
+    axes[0].axvline(0, color="black", linewidth=0.8)
+    axes[0].set(xlabel="strength (radius of the attack; negative: towards the label)", ylabel="samples", yscale="log")
+    axes[0].legend(frameon=False)
+    if pool is not None:
+        shown = pool.class_names[:_MOST_CLASSES]
+        before = np.bincount(pool.labels, minlength=pool.num_classes)[: len(shown)]
+        after = np.bincount(pool.labels[keep], minlength=pool.num_classes)[: len(shown)]
+        rows = np.arange(len(shown))
+        axes[1].barh(rows, before, color="#d9d9d9", label="in the pool")
+        axes[1].barh(rows, after, color="#0072b2", label="kept", height=0.5)
+        axes[1].set_yticks(rows, shown)
+        axes[1].invert_yaxis()
+        axes[1].set(xlabel="samples")
+        axes[1].legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,164 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakePool
+
+from puma.errors import PumaError
+from puma.planning.build import Pruning, Strength, kept, make_plan
+from puma.pools import Pool
+from puma.scores import Scores
+
+EPS = 0.1
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> Pool:
+    return make_pool("real", 40) + make_pool("generated", 60, origin=1, seed=1)
+
+
+def scores(pool: Pool, kind: str, values: np.ndarray) -> Scores:
+    return Scores(kind, pool.sample_id, values.astype(np.float32), pool.fingerprint)
+
+
+@pytest.fixture
+def margin(pool: Pool) -> Scores:
+    return scores(pool, "margin", np.random.default_rng(0).permutation(np.linspace(-0.3, 0.3, 100)))
+
+
+@pytest.fixture
+def difficulty(pool: Pool) -> Scores:
+    return scores(pool, "cd_clean", np.random.default_rng(1).permutation(np.repeat([0.0, 0.01, 0.5, 1.0], 25)))
+
+
+NONE, CONSTANT = Pruning(), Strength("constant", EPS)
+
+
+def test_puma_drops_the_highest_margins_and_fits_the_rest(pool: Pool, margin: Scores) -> None:
+    plan = make_plan(pool, Pruning(easy=0.2), Strength("margin", EPS), margin=margin)
+    assert (~plan.keep).sum() == 20
+    assert margin.score[~plan.keep.numpy()].min() > margin.score[plan.keep.numpy()].max()
+    assert np.array_equal(plan.strength.numpy(), np.clip(margin.score, -EPS, EPS).astype(np.float32))
+    assert plan.pool_fingerprint == pool.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("pruning", "dropped"),
+    [
+        (Pruning(easy_threshold=0.02), [0.0, 0.01]),  # CD < 0.02
+        (Pruning(difficult_threshold=1.0), [1.0]),  # CD = 1
+        (Pruning(easy_threshold=0.02, difficult_threshold=1.0), [0.0, 0.01, 1.0]),
+        (Pruning(easy=0.25), [0.0]),
+        (Pruning(difficult=0.25), [1.0]),
+        (Pruning(easy=0.5, difficult=0.25), [0.0, 0.01, 1.0]),
+        (NONE, []),
+    ],
+)
+def test_strategies_by_difficulty(pool: Pool, difficulty: Scores, pruning: Pruning, dropped: list[float]) -> None:
+    plan = make_plan(pool, pruning, CONSTANT, score=difficulty)
+    assert np.array_equal(~plan.keep.numpy(), np.isin(difficulty.score, np.float32(dropped)))
+    assert plan.strength.tolist() == pytest.approx([EPS] * 100)
+
+
+def test_margin_thresholds_point_the_other_way(pool: Pool, margin: Scores) -> None:
+    plan = make_plan(pool, Pruning(easy_threshold=0.2, difficult_threshold=-0.1), CONSTANT, margin=margin)
+    assert np.array_equal(plan.keep.numpy(), (margin.score <= 0.2) & (margin.score > -0.1))
+
+
+def test_random_needs_no_score_and_differs_by_seed(pool: Pool) -> None:
+    one, two, other = (make_plan(pool, Pruning(random=0.22, seed=seed), CONSTANT) for seed in (0, 0, 1))
+    assert int((~one.keep).sum()) == 22
+    assert torch.equal(one.keep, two.keep)
+    assert not torch.equal(one.keep, other.keep)
+
+
+@pytest.mark.parametrize("within", ["class", "origin"])
+def test_shares_within_groups(pool: Pool, margin: Scores, within: str) -> None:
+    plan = make_plan(pool, Pruning(easy=0.25, within=within), CONSTANT, margin=margin)  # type: ignore[arg-type]
+    column = pool.labels if within == "class" else pool.origin
+    for value in np.unique(column):
+        rows = column == value
+        assert int((~plan.keep.numpy()[rows]).sum()) == rows.sum() // 4
+        stays = plan.keep.numpy()[rows]
+        assert margin.score[rows][stays].max() < margin.score[rows][~stays].min()
+
+
+def test_rules_that_look_at_difficulty(pool: Pool, margin: Scores, difficulty: Scores) -> None:
+    always_wrong = difficulty.score == 1
+    fitted = np.clip(margin.score - 0.05, -EPS, EPS)
+    weak = make_plan(pool, NONE, Strength("weak-if-difficult", EPS, weak_eps=0.01), difficulty=difficulty)
+    assert np.allclose(weak.strength, np.where(always_wrong, 0.01, EPS))
+    rule = Strength("margin-if-difficult", EPS, gap=0.05)
+    mixed = make_plan(pool, NONE, rule, margin=margin, difficulty=difficulty)
+    assert np.allclose(mixed.strength, np.where(always_wrong, fitted, EPS))
+    both = make_plan(pool, Pruning(easy_threshold=0.02), replace(rule, rule="margin"), score=difficulty, margin=margin)
+    assert np.array_equal(both.keep.numpy(), difficulty.score >= np.float32(0.02))
+    assert np.allclose(both.strength, fitted)
+
+
+def test_searches_that_did_not_cross_are_extremes(pool: Pool, margin: Scores) -> None:
+    values = margin.score.copy()
+    values[[3, 4]] = np.inf, -np.inf
+    plan = make_plan(pool, Pruning(easy=0.01), Strength("margin", EPS), margin=scores(pool, "margin", values))
+    assert not plan.keep[3]
+    assert plan.strength[4] == -np.float32(EPS)
+
+
+def test_samples_without_a_score(pool: Pool, margin: Scores) -> None:
+    values = margin.score.copy()
+    values[[7, 8]] = np.nan
+    broken = scores(pool, "margin", values)
+    with pytest.raises(PumaError, match="2 samples have no score .*sample_id 7; give --drop-failed"):
+        make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken)
+    plan = make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken, drop_failed=True)
+    assert not plan.keep[[7, 8]].any()
+    assert int((~plan.keep).sum()) == 12
+
+
+def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) -> None:
+    order = np.random.default_rng(3).permutation(100)
+    shuffled = Scores("margin", margin.sample_id[order], margin.score[order], margin.pool_fingerprint)
+    one, two = (make_plan(pool, Pruning(easy=0.3), Strength("margin", EPS), margin=used) for used in (margin, shuffled))
+    assert torch.equal(one.keep, two.keep)
+    assert torch.equal(one.strength, two.strength)
+
+
+@pytest.mark.parametrize(
+    ("pruning", "strength", "sentence"),
+    [
+        (Pruning(easy=1.0), CONSTANT, r"fractions must lie in \[0, 1\), got \(1.0, 0.0, 0.0\)"),
+        (Pruning(easy=-0.1), CONSTANT, "fractions must lie in"),
+        (Pruning(easy=0.6, difficult=0.4), CONSTANT, "must add up to less than 1"),
+        (Pruning(easy=0.1, easy_threshold=0.1), CONSTANT, "a share or a threshold"),
+        (Pruning(easy=0.1), CONSTANT, "needs a score; give --margins or --score"),
+        (Pruning(easy_threshold=0.1), CONSTANT, "needs a score"),
+        (NONE, Strength("constant", 0.0), "eps must be positive, got 0.0"),
+        (NONE, Strength("margin", EPS, gap=-1.0), "gap must not be negative, got -1.0"),
+        (NONE, Strength("margin", EPS), "needs margins; give --margins"),
+        (NONE, Strength("weak-if-difficult", EPS), "needs classification difficulty"),
+        (NONE, Strength("weak-if-difficult", EPS, weak_eps=0.2), r"weak_eps must lie in \(0, eps\]"),
+    ],
+)
+def test_bad_input(pool: Pool, pruning: Pruning, strength: Strength, sentence: str) -> None:
+    with pytest.raises(PumaError, match=sentence):
+        make_plan(pool, pruning, strength)
+
+
+def test_pruning_everything_is_refused(pool: Pool, margin: Scores) -> None:
+    with pytest.raises(PumaError, match="keeps none of the pool's 100 samples"):
+        make_plan(pool, Pruning(easy_threshold=-1.0), CONSTANT, margin=margin)
+
+
+def test_scores_of_another_pool_are_refused(pool: Pool, margin: Scores) -> None:
+    with pytest.raises(PumaError, match="was made for another pool"):
+        make_plan(pool.subset(np.arange(100) > 3), NONE, CONSTANT, margin=margin)
+    short = Scores("margin", margin.sample_id[1:], margin.score[1:], margin.pool_fingerprint)
+    with pytest.raises(PumaError, match="1 of the pool's 100 samples are missing in the table of margin"):
+        make_plan(pool, NONE, CONSTANT, margin=short)
+    with pytest.raises(PumaError, match="names sample_id 5 more than once"):
+        Scores("margin", np.array([4, 5, 5]), np.zeros(3, dtype=np.float32), "x")
+
+
+def test_kept_is_everything_without_pruning(pool: Pool) -> None:
+    assert kept(pool, None, NONE, high_is_easy=True).all()

@@ -1,0 +1,62 @@
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from puma.errors import PumaError
+from puma.planning import Plan
+
+
+def plan(count: int = 10) -> Plan:
+    keep = torch.arange(count) % 3 > 0
+    return Plan(torch.arange(count) + 100, keep, torch.linspace(-0.1, 0.1, count), "abc")
+
+
+def test_the_wrapper_gives_what_the_plan_keeps() -> None:
+    base = TensorDataset(torch.arange(10.0), torch.arange(10) * 2)
+    wrapped = plan().dataset(base)
+    assert len(wrapped) == 6
+    items = [wrapped[index] for index in range(len(wrapped))]
+    assert [int(image) for image, _, _, _ in items] == [1, 2, 4, 5, 7, 8]
+    assert [int(label) for _, label, _, _ in items] == [2, 4, 8, 10, 14, 16]
+    assert [sample_id for _, _, _, sample_id in items] == [101, 102, 104, 105, 107, 108]
+    assert [strength for _, _, strength, _ in items] == pytest.approx(plan().strength[plan().keep].tolist())
+    images, _, strength, sample_id = next(iter(DataLoader(wrapped, batch_size=6)))
+    assert images.shape == strength.shape == sample_id.shape == (6,)
+
+
+def test_the_sampler_visits_every_kept_sample_once_per_epoch_over_all_ranks() -> None:
+    samplers = [plan(100).sampler(seed=1, rank=rank, ranks=3) for rank in range(3)]
+    epochs = []
+    for epoch in range(2):
+        shares = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            shares.append(list(sampler))
+            assert len(shares[-1]) == len(sampler) == 22
+        together = sum(shares, [])
+        assert len(set(together)) == 66
+        assert all(index % 3 for index in together)
+        epochs.append(shares[0])
+    assert epochs[0] != epochs[1]
+    samplers[0].set_epoch(0)
+    assert list(samplers[0]) == epochs[0]
+
+
+def test_bad_input() -> None:
+    with pytest.raises(PumaError, match="the plan is for 10 samples, the dataset has 3"):
+        plan().dataset(TensorDataset(torch.zeros(3), torch.zeros(3)))
+    with pytest.raises(PumaError, match="rank must lie in 0..1, got 2"):
+        plan().sampler(rank=2, ranks=2)
+
+
+def test_the_documented_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "use-a-plan.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    assert example.count("\n") <= 30
+    monkeypatch.chdir(tmp_path)
+    Path("example.py").write_text(example)
+    assert runpy.run_path("example.py")["loss"].isfinite()
