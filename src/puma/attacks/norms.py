@@ -40,8 +40,9 @@ class Linf:
         return unit.mul_(2).sub_(1).mul_(per_sample(radius, images))
 
     def step(self, gradient: Tensor, length: Tensor) -> Tensor:
-        """Move every pixel by the length, in the direction of its gradient's sign."""
-        return gradient.sign().mul_(per_sample(length, gradient))
+        """Move every pixel by the length, in the direction of its gradient's sign; NaN stays NaN."""
+        direction = gradient.mul(0).add_(gradient.sign())  # sign(NaN) alone would be 0, and the failure unseen
+        return direction.mul_(per_sample(length, gradient))
 
     def project(self, perturbation: Tensor, radius: Tensor) -> Tensor:
         """Clip every pixel's change."""
@@ -63,13 +64,13 @@ class L2:
     def step(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Move by the length along the gradient; a zero gradient does not move."""
         norm = _length(gradient)
-        scale = torch.where(norm > 0, length / norm.clamp_min(torch.finfo(norm.dtype).tiny), 0)
+        scale = torch.where(norm == 0, 0, length / norm)
         return gradient * per_sample(scale, gradient)
 
     def project(self, perturbation: Tensor, radius: Tensor) -> Tensor:
         """Shorten what is longer than the radius."""
         norm = _length(perturbation)
-        scale = torch.where(norm > radius, radius / norm.clamp_min(torch.finfo(norm.dtype).tiny), 1)
+        scale = torch.where(norm <= radius, 1, radius / norm)
         return perturbation * per_sample(scale, perturbation)
 
 
