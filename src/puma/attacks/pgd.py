@@ -31,6 +31,7 @@ def pgd(
     clean_logits: Tensor | None = None,
     batchnorm: BatchNormMode = "eval",
     active_set: bool = False,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return images perturbed by at most ``|eps|`` so that the loss rises, or falls where ``eps`` is negative.
 
@@ -53,6 +54,7 @@ def pgd(
         batchnorm: ``eval`` uses running statistics, ``batch`` those of the batch (never updating the running ones).
         active_set: leave out samples that have no steps left or have stopped moving. The result is the same up to the
             rounding of other batch sizes, for less work; it synchronises with the device once per step.
+        start: where to begin, shaped like ``images``, instead of a random start; it is brought into the ball first.
     """
     rule = norm_by_name(norm)
     attack = Attack(rule, loss_by_name(loss), loss_by_name(loss if negative_loss is None else negative_loss), bounds)
@@ -63,27 +65,31 @@ def pgd(
     if active_set and batchnorm == "batch":
         raise PumaError("active_set needs batchnorm='eval': with batch statistics samples depend on each other.")
     needs_clean = kl_to_clean in (attack.loss, attack.negative_loss)
-    if needs_clean and not random_start:
+    if start is not None and start.shape != images.shape:
+        raise PumaError(f"start must have the images' shape {tuple(images.shape)}, got {tuple(start.shape)}.")
+    if needs_clean and not random_start and start is None:
         raise PumaError("loss 'kl' has no gradient at the image itself; use random_start=True.")
 
     with torch.inference_mode(False), torch.enable_grad(), frozen(model, batchnorm):
-        start = images.detach().clone() if images.is_inference() else images.detach()
+        origin = images.detach().clone() if images.is_inference() else images.detach()
         if needs_clean and clean_logits is None:
             with torch.no_grad():
-                clean_logits = model(start)
+                clean_logits = model(origin)
         samples = Samples(
             labels=labels.clone() if labels.is_inference() else labels,
             clean_logits=clean_logits.detach() if clean_logits is not None else None,
             strength=strength,
             length=strength.sign() * (step_ratio * strength.abs()).clamp_max(step_size),
             steps=_steps_per_sample(steps, strength),
-            region=rule.region(start, strength.abs(), bounds),
+            region=rule.region(origin, strength.abs(), bounds),
         )
-        if random_start and len(images):
-            noise = rule.random_start(start, strength.abs(), generator)
-            start = noise.add_(start).clamp_(*bounds)
+        first = origin
+        if start is not None:
+            first = rule.project(start.detach().to(origin), samples.region, bounds)
+        elif random_start and len(images):
+            first = rule.random_start(origin, strength.abs(), generator).add_(origin).clamp_(*bounds)
         follow = follow_active if active_set else follow_all
-        perturbed, gradient_sum = follow(model, attack, samples, start)
+        perturbed, gradient_sum = follow(model, attack, samples, first)
     if not gradient_sum.isfinite():
         raise PumaError("the model's gradient is not finite (NaN or infinity); check its weights and logits.")
     return torch.where(per_sample(strength == 0, images), images, perturbed)
