@@ -313,6 +313,24 @@ def test_same_generator_same_attack(net: Net) -> None:
     assert not torch.equal(one, other)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_given_start_is_brought_into_the_ball(net: Net, norm: str) -> None:
+    images, labels = batch()
+    wanted = images + 0.02 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    found = pgd(net, images, labels, EPS, step_size=0.01, steps=0, norm=norm, start=wanted)
+    change, given = (found - images).flatten(1), (wanted - images).flatten(1)
+    if norm == "linf":
+        expected = (images + given.clamp(-EPS, EPS).view(images.shape)).clamp(0, 1)
+        torch.testing.assert_close(found, expected)
+    else:
+        assert (change.norm(dim=1) <= EPS * (1 + 1e-5)).all()
+        inside = (found > 0) & (found < 1)
+        ratio = (change.view(images.shape) / given.view(images.shape))[inside]
+        assert ratio.min() > 0  # the same direction, shorter
+    kl = pgd(net, images, labels, EPS, step_size=0.01, steps=2, loss="kl", random_start=False, start=wanted)
+    assert not torch.equal(kl, images)
+
+
 def test_l2_start_is_uniform_in_the_ball() -> None:
     model = Linear(shape=(5,))
     images = torch.full((20_000, 5), 0.5)
@@ -371,6 +389,7 @@ class Broken(Linear):
         ({"steps": torch.tensor([1, 2, -1])}, "non-negative integers"),
         ({"bounds": (1.0, 0.0)}, "low < high"),
         ({"loss": "kl", "random_start": False}, "no gradient at the image itself"),
+        ({"start": torch.zeros(3, 2, 3)}, "start must have the images' shape"),
         ({"active_set": True, "batchnorm": "batch"}, "active_set needs batchnorm='eval'"),
         ({"model": Detached()}, "no gradient with respect to its input"),
         ({"model": Broken()}, "gradient is not finite"),
