@@ -1,0 +1,152 @@
+"""``puma evaluate``: accuracy of a model, clean and under attack."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from torch import nn
+from tyro.conf import Positional, arg
+
+from puma.errors import PumaError
+from puma.evaluation.counts import Count, count_by_class
+from puma.evaluation.curve import curve_of_pool, draw_curve
+from puma.evaluation.evaluate import Evaluation, EvaluationConfig, check_config, evaluate_pool
+from puma.evaluation.subject import chosen_rows
+from puma.models import load_model
+from puma.pools import Pool
+
+AttackName = Literal["clean", "cw", "pgd20", "autoattack"]
+
+
+def evaluate(
+    model: Positional[str],
+    pool: Positional[Path],
+    /,
+    *,
+    eps: float | None = None,
+    attacks: Annotated[tuple[AttackName, ...], arg(aliases=["--attack"])] = ("clean", "cw"),
+    weights: Path | None = None,
+    norm: Literal["linf", "l2"] | None = None,
+    out: Path | None = None,
+    max_samples: int = 0,
+    first: bool = False,
+    curve_samples: int = 500,
+    masking_samples: int = 128,
+    batch_size: int = 256,
+    device: str = "cpu",
+    seed: int = 0,
+    dry_run: bool = False,
+) -> None:
+    """Evaluate a run or any model; writes metrics.json and curve.png. Cut short, the same command goes on.
+
+    Args:
+        model: folder of a run, a built-in architecture (then --weights), or module:function.
+        pool: the images, such as DIR/test.
+        eps: radius of the attacks; a run's own by default.
+        attacks: which ones: cw is PGD-40 on the C&W loss, pgd20 is PGD-20 on cross-entropy.
+        weights: weights of the model: .safetensors or a state dict.
+        norm: of the radius; a run's own by default.
+        out: folder to write; by default RUN/evaluation-POOLNAME, else ./evaluation.
+        max_samples: evaluate so many only, chosen without regard to their order; 0 takes all.
+        first: with --max-samples, take the first ones, as many papers do.
+        curve_samples: images for the picture of accuracy by radius; 0 draws none.
+        masking_samples: images used to look for signs of gradient masking; 0 does not look.
+        batch_size: images at a time.
+        device: such as cpu or cuda.
+        seed: of the attacks.
+        dry_run: say what would be done and how many passes it takes; attack nothing.
+    """
+    from puma.training.distributed import checked_device
+
+    images = Pool.open(pool)
+    run_eps, run_norm = _of_run(Path(model))
+    radius = eps if eps is not None else run_eps
+    if radius is None:
+        raise PumaError("say how strong the attacks are with --eps, such as 0.03137 for 8/255.")
+    config = EvaluationConfig(
+        attacks=attacks,
+        norm=norm or run_norm or "linf",
+        batch_size=batch_size,
+        seed=seed,
+        max_samples=max_samples,
+        first=first,
+        masking_samples=masking_samples,
+    )
+    check_config(config, radius)
+    place = checked_device(device)
+    network = load_model(model, images.num_classes, weights=weights, channels=images.image_shape[2])
+    folder = out or (Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation"))
+    if dry_run:
+        print(_plan(config, radius, len(chosen_rows(images, max_samples, first=first)), folder))
+        return
+    result = evaluate_pool(network, images, radius, config, device=place, state_path=folder / "state.json", show=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool), **result.to_json()}
+    if curve_samples:
+        described["curve"] = _draw(network, images, radius, config, curve_samples, place, folder)
+    (folder / "metrics.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    print(table(result))
+    for sentence in result.warnings:
+        print(f"puma: warning: {sentence}.", file=sys.stderr)
+    print(f"numbers: {folder / 'metrics.json'}")
+
+
+def _of_run(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:
+    from puma.training.run_folder import RunFolder
+
+    if not RunFolder(folder).has_config:
+        return None, None
+    config, _ = RunFolder(folder).read()
+    return config.attack.eps, config.attack.norm
+
+
+def _draw(
+    network: nn.Module,
+    images: Pool,
+    radius: float,
+    config: EvaluationConfig,
+    samples: int,
+    device: torch.device,
+    folder: Path,
+) -> dict[str, list[int]]:
+    counts = curve_of_pool(
+        network,
+        images,
+        radius,
+        samples=samples,
+        norm=config.norm,
+        device=device,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        show=True,
+    )
+    print(f"picture: {draw_curve(counts, radius, folder / 'curve.png', norm=config.norm)}")
+    return {f"{eps:g}": [counted.right, counted.total] for eps, counted in counts.items()}
+
+
+def table(result: Evaluation) -> str:
+    """Say the counts: over all samples, then per class."""
+    lines = [f"{'':<14}{'right':>8}{'of':>8}{'accuracy':>10}   95 % interval"]
+    lines += [_row(name, counted) for name, counted in result.counts().items()]
+    names = list(result.right)
+    lines += ["", f"{'class':<14}{'samples':>8}" + "".join(f"{name:>12}" for name in names)]
+    by_attack = {name: count_by_class(flags, result.labels, result.class_names) for name, flags in result.right.items()}
+    for label in result.class_names:
+        row = [by_attack[name][label] for name in names]
+        if row[0].total:
+            lines.append(f"{label:<14}{row[0].total:>8}" + "".join(f"{counted.accuracy:>12.1%}" for counted in row))
+    return "\n".join(lines)
+
+
+def _row(name: str, counted: Count) -> str:
+    low, high = counted.interval
+    return f"{name:<14}{counted.right:>8,}{counted.total:>8,}{counted.accuracy:>10.2%}   {low:.2%} to {high:.2%}"
+
+
+def _plan(config: EvaluationConfig, eps: float, samples: int, folder: Path) -> str:
+    passes = {"clean": "1 pass", "cw": "40 steps", "pgd20": "20 steps", "autoattack": "up to 6,900 passes"}
+    lines = [f"{samples:,} images, eps {eps:g} ({config.norm}), into {folder}"]
+    lines += [f"  {name:<12}{passes[name]} for each image that is right before it" for name in config.attacks]
+    return "\n".join(lines)

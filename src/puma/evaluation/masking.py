@@ -1,0 +1,104 @@
+"""Signs that gradients mislead the attacks, so that a robust accuracy is not to be believed (Athalye et al., 2018)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from puma.attacks import fgsm
+from puma.attacks.norms import norm_by_name
+from puma.evaluation.auto import NORM_NAMES, load_autoattack, run_attack
+from puma.evaluation.gradient import GradientAttack, predicted_right, right_under
+from puma.evaluation.state import State
+from puma.evaluation.subject import Subject
+
+LARGE = {"linf": 0.5, "l2": 20.0}
+_DRAWS = 20
+_QUERIES = 300
+_TOLERATED = 0.02  # share of samples
+_LARGE_LEFT = 0.05
+
+
+@dataclass(frozen=True)
+class MaskingCheck:
+    """How many of ``samples`` (all right when clean) stay right: each attack alone, at eps and at a large eps."""
+
+    samples: int
+    gradient: int
+    single_step: int
+    gradient_and_random: int
+    gradient_and_square: int | None
+    large_eps: float
+    large: int
+
+    def warnings(self) -> list[str]:
+        """Say what is suspicious; nothing if nothing is."""
+        tolerated = max(1.0, _TOLERATED * self.samples)
+        found = []
+        if self.gradient - self.gradient_and_random > tolerated:
+            found.append(
+                f"random points of the ball break {self.gradient - self.gradient_and_random} of {self.samples} samples "
+                "that the gradient attack does not"
+            )
+        if self.gradient_and_square is not None and self.gradient - self.gradient_and_square > tolerated:
+            found.append(
+                f"a black-box attack (Square) breaks {self.gradient - self.gradient_and_square} of {self.samples} "
+                "samples that the gradient attack does not"
+            )
+        if self.gradient - self.single_step > tolerated:
+            found.append(
+                f"a single step leaves {self.single_step} of {self.samples} samples, many small ones {self.gradient}"
+            )
+        if self.large > max(1.0, _LARGE_LEFT * self.samples):
+            found.append(
+                f"at eps {self.large_eps:g}, where every image can be changed at will, {self.large} of {self.samples} "
+                "samples stay right"
+            )
+        return [f"a sign of gradient masking: {sentence}; do not trust the robust accuracy" for sentence in found]
+
+
+def check_masking(
+    subject: Subject,
+    clean: Tensor,
+    eps: float,
+    *,
+    norm: str = "linf",
+    seed: int = 0,
+    samples: int = 128,
+    black_box: bool = True,
+) -> MaskingCheck:
+    """Attack the first ``samples`` right samples in several ways that agree where gradients can be trusted."""
+    chosen = torch.zeros_like(clean)
+    chosen[clean.nonzero().squeeze(1)[:samples]] = True
+    attack = GradientAttack("cw", 20)
+    gradient = right_under("", attack, subject, chosen, eps, State(), norm=norm, seed=seed)
+    large_eps = max(LARGE[norm], eps)
+    large = right_under("", attack, subject, chosen, large_eps, State(), norm=norm, seed=seed)
+    random, square = gradient.clone(), gradient.clone()
+    suite = None
+    if black_box:
+        suite = load_autoattack().AutoAttack(subject.model, norm=NORM_NAMES[norm], eps=eps, seed=seed)
+        suite.square.n_queries = _QUERIES
+    generator = Generator().manual_seed(seed)
+    single = chosen.clone()
+    for positions, images, labels in subject.batches(chosen.nonzero().squeeze(1)):
+        single[positions] = predicted_right(subject, fgsm(subject.model, images, labels, eps, norm=norm), labels)
+    for positions, images, labels in subject.batches(gradient.nonzero().squeeze(1)):
+        radius = torch.full((len(images),), eps)
+        for _ in range(_DRAWS):
+            noise = norm_by_name(norm).random_start(images.cpu(), radius, generator)
+            noise = noise.sign() * eps if norm == "linf" else noise
+            moved = (images + noise.to(images.device)).clamp(0, 1)
+            random[positions] &= predicted_right(subject, moved, labels)
+        if suite is not None:
+            suite.square.device = images.device
+            square[positions] &= predicted_right(subject, run_attack("square", suite, images, labels), labels)
+    return MaskingCheck(
+        samples=int(chosen.sum()),
+        gradient=int(gradient.sum()),
+        single_step=int(single.sum()),
+        gradient_and_random=int(random.sum()),
+        gradient_and_square=int(square.sum()) if suite is not None else None,
+        large_eps=large_eps,
+        large=int(large.sum()),
+    )
