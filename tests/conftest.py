@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from puma.cli import main
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 
@@ -56,3 +57,22 @@ def make_pool(tmp_path: Path) -> MakePool:
         return Pool.open(tmp_path / name)
 
     return make
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def puma(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command in this process: exit code, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -6,45 +6,35 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from puma.cli import COMMANDS, load, main
+from conftest import Run
+from puma.cli import COMMANDS, load
 from puma.pools import Pool
 
 
-def puma(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Run a command in this process; return exit code, standard output, standard error."""
-    try:
-        main(words)
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_every_verb_has_a_function_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_a_function_and_help(puma: Run) -> None:
     for verb in COMMANDS:
-        assert load(verb).__doc__
-        code, out, _ = puma(*verb.split(), "--help", capsys=capsys)
+        assert load(verb, []).__doc__
+        code, out, _ = puma(*verb.split(), "--help")
         assert code == 0
         assert f"usage: puma {verb}" in out
 
 
-def test_verbs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_are_listed(puma: Run) -> None:
     for words in ([], ["--help"]):
-        code, out, _ = puma(*words, capsys=capsys)
+        code, out, _ = puma(*words)
         assert code == 0
         assert all(f"puma {verb}" in out for verb in COMMANDS)
-    code, out, _ = puma("data", "import", "--help", capsys=capsys)
+    code, out, _ = puma("data", "import", "--help")
     assert code == 0
     assert "puma data import npz" in out
     assert "puma list" not in out
 
 
-def test_version_and_list(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = puma("--version", capsys=capsys)
+def test_version_and_list(puma: Run) -> None:
+    code, out, _ = puma("--version")
     assert code == 0
     assert out.startswith("puma 0.")
-    code, out, _ = puma("list", capsys=capsys)
+    code, out, _ = puma("list")
     assert code == 0
     assert "wrn70-16" in out
     assert "266.80 M" in out
@@ -61,78 +51,78 @@ def test_version_and_list(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: list[str], sentence: str, puma: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = puma(*words, capsys=capsys)
+    code, _, err = puma(*words)
     assert code == 2
     assert sentence in err
     assert len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("words", [["data", "import", "npz"], ["list", "--colour"], ["demo", "--seed", "x"]])
-def test_bad_flags_exit_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = puma(*words, capsys=capsys)
+def test_bad_flags_exit_with_2(words: list[str], puma: Run) -> None:
+    code, _, err = puma(*words)
     assert code == 2
     assert "Traceback" not in err
 
 
-def test_import_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_and_show(tmp_path: Path, puma: Run) -> None:
     out = tmp_path / "digits"
-    code, said, _ = puma("data", "import", "digits", "--out", str(out), capsys=capsys)
+    code, said, _ = puma("data", "import", "digits", "--out", str(out))
     assert code == 0
     assert f"{out / 'train'}: 1,433 images of 8 x 8 x 1, 10 classes" in said
-    code, said, _ = puma("data", "show", str(out), capsys=capsys)
+    code, said, _ = puma("data", "show", str(out))
     assert code == 0
     assert "origin: 364 real, 0 generated" in said
     with Image.open(out / "train" / "grid.png") as grid:
         assert grid.size[1] == 640
-    code, _, _ = puma("data", "show", str(out / "test"), "--picture", str(tmp_path / "p.png"), capsys=capsys)
+    code, _, _ = puma("data", "show", str(out / "test"), "--picture", str(tmp_path / "p.png"))
     assert code == 0
     assert (tmp_path / "p.png").exists()
-    code, _, err = puma("data", "import", "digits", "--out", str(out), capsys=capsys)
+    code, _, err = puma("data", "import", "digits", "--out", str(out))
     assert code == 2
     assert "give --force" in err
-    code, _, _ = puma("data", "import", "digits", "--out", str(out), "--force", capsys=capsys)
+    code, _, _ = puma("data", "import", "digits", "--out", str(out), "--force")
     assert code == 0
 
 
-def test_generated_images_take_the_names_of_another_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    puma("data", "import", "digits", "--out", str(tmp_path / "digits"), capsys=capsys)
+def test_generated_images_take_the_names_of_another_pool(tmp_path: Path, puma: Run) -> None:
+    puma("data", "import", "digits", "--out", str(tmp_path / "digits"))
     images = np.zeros((20, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "extra.npz", image=images, label=np.arange(20) % 10)
     train = str(tmp_path / "digits" / "train")
     command = ["data", "import", "npz", str(tmp_path / "extra.npz"), "--like", train, "--out", str(tmp_path / "extra")]
-    assert puma(*command, capsys=capsys)[0] == 0
+    assert puma(*command)[0] == 0
     both = Pool.open(train) + Pool.open(tmp_path / "extra")
     assert np.bincount(both.origin).tolist() == [1433, 20]
-    code, _, err = puma(*command, "--class-names", "a", "b", "--force", capsys=capsys)
+    code, _, err = puma(*command, "--class-names", "a", "b", "--force")
     assert code == 2
     assert "give one of them" in err
 
 
-def test_broken_pictures_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_pictures_are_reported(tmp_path: Path, puma: Run) -> None:
     for name in ("ant", "bee"):
         (tmp_path / "source" / name).mkdir(parents=True)
         for index in range(2):
             Image.new("L", (9, 9), 99).save(tmp_path / "source" / name / f"{index}.png")
     (tmp_path / "source/ant/broken.jpg").write_text("x")
     command = ["data", "import", "folder", str(tmp_path / "source"), "--size", "8", "--out", str(tmp_path / "out")]
-    code, said, err = puma(*command, capsys=capsys)
+    code, said, err = puma(*command)
     assert code == 0
     assert "4 images of 8 x 8 x 3, 2 classes" in said
     assert "1 pictures could not be read and were left out" in err
     assert "ant/broken.jpg" in err
 
 
-def test_demo_trains_a_net_that_resists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said, _ = puma("demo", "--out", str(tmp_path / "demo"), "--samples-seen", "6000", capsys=capsys)
+def test_demo_trains_a_net_that_resists(tmp_path: Path, puma: Run) -> None:
+    code, said, _ = puma("demo", "--out", str(tmp_path / "demo"), "--samples-seen", "6000")
     assert code == 0
     numbers = [float(line.split("%")[0].split()[-1]) for line in said.splitlines() if "%" in line]
     clean, attacked, helped = numbers
     assert clean > 80
     assert 20 < attacked < clean < helped
-    assert puma("demo", "--out", str(tmp_path / "demo"), capsys=capsys)[0] == 2
+    assert puma("demo", "--out", str(tmp_path / "demo"))[0] == 2
 
 
 def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:

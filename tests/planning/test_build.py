@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import MakePool
 
+from conftest import MakePool
 from puma.errors import PumaError
 from puma.planning.build import Pruning, Strength, kept, make_plan
 from puma.pools import Pool
@@ -57,7 +57,7 @@ def test_puma_drops_the_highest_margins_and_fits_the_rest(pool: Pool, margin: Sc
 )
 def test_strategies_by_difficulty(pool: Pool, difficulty: Scores, pruning: Pruning, dropped: list[float]) -> None:
     plan = make_plan(pool, pruning, CONSTANT, score=difficulty)
-    assert np.array_equal(~plan.keep.numpy(), np.isin(difficulty.score, np.float32(dropped)))
+    assert np.array_equal(~plan.keep.numpy(), np.isin(difficulty.score, np.array(dropped, dtype=np.float32)))
     assert plan.strength.tolist() == pytest.approx([EPS] * 100)
 
 
@@ -109,7 +109,7 @@ def test_samples_without_a_score(pool: Pool, margin: Scores) -> None:
     values = margin.score.copy()
     values[[7, 8]] = np.nan
     broken = scores(pool, "margin", values)
-    with pytest.raises(PumaError, match="2 samples have no score .*sample_id 7; give --drop-failed"):
+    with pytest.raises(PumaError, match=r"2 samples have no score .*sample_id 7; give --drop-failed"):
         make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken)
     plan = make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken, drop_failed=True)
     assert not plan.keep[[7, 8]].any()

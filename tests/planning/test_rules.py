@@ -18,7 +18,7 @@ def test_the_count_is_exact_and_no_kept_sample_is_easier_than_a_dropped_one(
 ) -> None:
     score = torch.tensor(values, dtype=torch.float32)
     for drop in ("high", "low", "random"):
-        keep = prune(score, fraction, drop=drop, seed=seed)  # type: ignore[arg-type]
+        keep = prune(score, fraction, drop=drop, seed=seed)
         assert int((~keep).sum()) == math.floor(fraction * len(values) + 1e-9)
         if drop != "random" and keep.any() and not keep.all():
             sign = 1 if drop == "high" else -1
@@ -46,8 +46,8 @@ def test_permuting_the_rows_permutes_what_is_kept(
     score, ids = torch.tensor(values, dtype=torch.float32), torch.arange(len(values)) * 3
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(order_seed))
     for drop in ("high", "low", "random"):
-        keep = prune(score, fraction, drop=drop, seed=seed, sample_id=ids)  # type: ignore[arg-type]
-        permuted = prune(score[order], fraction, drop=drop, seed=seed, sample_id=ids[order])  # type: ignore[arg-type]
+        keep = prune(score, fraction, drop=drop, seed=seed, sample_id=ids)
+        permuted = prune(score[order], fraction, drop=drop, seed=seed, sample_id=ids[order])
         assert torch.equal(keep[order], permuted)
 
 

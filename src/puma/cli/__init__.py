@@ -52,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> None:
     """Find the verb at the start of ``words`` and call its function with the rest as flags."""
-    import tyro
-
     if words[:1] == ["--version"]:
         print(version_line())
         return
@@ -61,8 +59,13 @@ def run(words: list[str]) -> None:
     if verb is None:
         print_verbs(words)
         return
+    import tyro
+
+    from puma.cli.number import REGISTRY
+
     rest = words[len(verb.split()) :]
-    tyro.cli(load(verb, rest), prog=f"puma {verb}", args=rest, config=(tyro.conf.OmitSubcommandPrefixes,))
+    shape = (tyro.conf.OmitSubcommandPrefixes,)
+    tyro.cli(load(verb, rest), prog=f"puma {verb}", args=rest, config=shape, registry=REGISTRY)
 
 
 def longest_verb(words: list[str]) -> str | None:

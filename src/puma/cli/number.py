@@ -1,10 +1,12 @@
-"""Numbers as people type them: ``8/255`` as well as ``0.03``."""
+"""Numbers as people type them: every flag that takes one takes ``8/255`` as well as ``0.03``."""
 
-from typing import Annotated
+from typing import Any
 
-from tyro.conf import arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from puma.errors import PumaError
+
+REGISTRY = ConstructorRegistry()
 
 
 def parse_number(text: str) -> float:
@@ -16,10 +18,15 @@ def parse_number(text: str) -> float:
         raise PumaError(f"expected a number such as 0.03 or 8/255, got {text!r}.") from error
 
 
-def parse_optional(text: str) -> float | None:
-    """Read a number, a fraction, or ``none``."""
-    return None if text.lower() == "none" else parse_number(text)
-
-
-Number = Annotated[float, arg(constructor=parse_number, metavar="NUMBER")]
-OptionalNumber = Annotated[float | None, arg(constructor=parse_optional, metavar="NUMBER")]
+@REGISTRY.primitive_rule
+def number(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Tell tyro how to read a float."""
+    if kind.type is not float:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NUMBER",
+        instance_from_str=lambda words: parse_number(words[0]),
+        is_instance=lambda value: isinstance(value, float | int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [f"{value:.6g}"],
+    )

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from tyro.conf import Positional
 
-from puma.cli.number import Number, OptionalNumber
 from puma.errors import PumaError
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
@@ -26,17 +25,17 @@ def plan(
     margins: Path | None = None,
     score: str | None = None,
     difficulty: str | None = None,
-    prune_easy: Number = 0.0,
-    prune_difficult: Number = 0.0,
-    prune_random: Number = 0.0,
-    easy_threshold: OptionalNumber = None,
-    difficult_threshold: OptionalNumber = None,
+    prune_easy: float = 0.0,
+    prune_difficult: float = 0.0,
+    prune_random: float = 0.0,
+    easy_threshold: float | None = None,
+    difficult_threshold: float | None = None,
     within: Literal["pool", "class", "origin"] = "pool",
     strength: Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"] | None = None,
-    eps: Number = 8 / 255,
-    gap: Number = 0.0,
-    weak_eps: Number = 1 / 255,
-    difficult_from: Number = 1.0,
+    eps: float = 8 / 255,
+    gap: float = 0.0,
+    weak_eps: float = 1 / 255,
+    difficult_from: float = 1.0,
     drop_failed: bool = False,
     seed: int = 0,
     dry_run: bool = False,
