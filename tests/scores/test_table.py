@@ -45,7 +45,7 @@ def test_bad_files(tmp_path: Path) -> None:
     footer = {b"puma": b'{"pool_fingerprint": "abc"}'}
     columns = {"sample_id": pa.array(IDS), "margin": pa.array([0.1, None, 0.2, 0.3, 0.4])}
     pq.write_table(pa.table(columns).replace_schema_metadata(footer), path)
-    with pytest.raises(PumaError, match="1 values are missing"):
+    with pytest.raises(PumaError, match="1 values of margin are missing"):
         open_scores(path)
     with pytest.raises(PumaError, match="unknown score 'margn'; did you mean 'margin'"):
         table("margn")

@@ -187,7 +187,8 @@ def _groups(pool: Pool, within: str) -> list[NDArray[np.int64] | slice]:
         return [slice(None)]
     column = pool.labels if within == "class" else pool.origin
     order = np.argsort(column, kind="stable")
-    return list(np.split(order, np.flatnonzero(np.diff(column[order])) + 1))
+    ends = np.cumsum(np.bincount(column))
+    return [rows for rows in np.split(order, ends[:-1]) if len(rows)]
 
 
 def _of(scores: Scores | None, pool: Pool, failed: Mask) -> Tensor | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from puma.errors import PumaError
 from puma.pools import Pool
 from puma.scores.align import align, check_unique
+from puma.scores.table import read_column
 
 if TYPE_CHECKING:
     from puma.planning.dataset import MapStyle, PlannedDataset, PlanSampler
@@ -66,27 +67,23 @@ class Plan:
         if not Path(path).is_file():
             raise PumaError(f"no plan at {path}; make one with: puma plan.")
         try:
-            table = pq.read_table(path)
+            schema = pq.read_schema(path)
         except (pa.ArrowException, OSError) as error:
             raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
-        missing = [name for name in _COLUMNS if name not in table.column_names]
+        missing = [name for name in _COLUMNS if name not in schema.names]
         if missing:
-            raise PumaError(
-                f"{path} is not a plan: it lacks {', '.join(missing)}; it has {', '.join(table.column_names)}."
-            )
+            raise PumaError(f"{path} is not a plan: it lacks {', '.join(missing)}; it has {', '.join(schema.names)}.")
         try:
-            footer = json.loads((table.schema.metadata or {})[_FOOTER])
+            footer = json.loads((schema.metadata or {})[_FOOTER])
             fingerprint = str(footer["pool_fingerprint"])
         except (KeyError, TypeError, ValueError) as error:
             raise PumaError(f"{path} does not say which pool it is for; make it again with: puma plan.") from error
         columns = {}
         for name, kind in _COLUMNS.items():
-            if table[name].null_count:
-                raise PumaError(f"{path}: {table[name].null_count} values of {name} are missing; make it again.")
             try:
-                columns[name] = torch.from_numpy(np.array(table[name].cast(kind).to_numpy()))
+                columns[name] = torch.from_numpy(read_column(Path(path), name, kind))
             except pa.ArrowException as error:
-                raise PumaError(f"{path}: {name} must be {kind}, it is {table[name].type}.") from error
+                raise PumaError(f"{path}: {name} must be {kind}, it is {schema.field(name).type}.") from error
         return cls(**columns, pool_fingerprint=fingerprint, made_from=footer.get("made_from", {}))
 
     def save(self, path: str | Path) -> Path:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ KINDS: dict[str, str] = {
     "el2n": "low",
 }
 _FOOTER = b"puma"
+_ROWS = 1 << 20  # read in one go: a table of fifty million rows is never in memory twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +100,31 @@ def open_scores(path: str | Path, kind: str | None = None) -> Scores:
         if kind is None and len(present) > 1:
             raise PumaError(f"{path} has several scores ({', '.join(present)}); name one after a colon: FILE:SCORE.")
         chosen = kind or present[0]
-        table = pq.read_table(path, columns=["sample_id", chosen])
         footer = json.loads((schema.metadata or {})[_FOOTER])
         fingerprint = str(footer["pool_fingerprint"])
-        nulls = table["sample_id"].null_count + table[chosen].null_count
-        if nulls:
-            raise PumaError(f"{path}: {nulls} values are missing; make it again.")
-        sample_id = np.array(table["sample_id"].cast(pa.int64()).to_numpy())
-        score = np.array(table[chosen].cast(pa.float32()).to_numpy())
+        sample_id = read_column(path, "sample_id", pa.int64())
+        score = read_column(path, chosen, pa.float32())
     except (pa.ArrowException, OSError) as error:
         raise PumaError(f"{path} is not a whole parquet table of scores ({str(error).rstrip('.')}).") from error
     except (KeyError, TypeError, ValueError) as error:
         raise PumaError(f"{path} does not say which pool it is for; make it again.") from error
     return Scores(chosen, sample_id, score, fingerprint, {"file": path.name})
+
+
+def read_column(path: Path, name: str, kind: pa.DataType) -> NDArray[Any]:
+    """Read one column of a Parquet table; missing values raise."""
+    with pq.ParquetFile(path) as file:
+        values = np.empty(file.metadata.num_rows, dtype=kind.to_pandas_dtype())
+        filled = missing = 0
+        for batch in file.iter_batches(columns=[name], batch_size=_ROWS):
+            column = batch.column(0).cast(kind)
+            missing += column.null_count
+            if not missing:
+                values[filled : filled + len(column)] = column.to_numpy(zero_copy_only=False)
+                filled += len(column)
+    if missing:
+        raise PumaError(f"{path}: {missing} values of {name} are missing; make it again.")
+    return values
 
 
 def open_named(text: str) -> Scores:
