@@ -54,7 +54,7 @@ RECIPES: dict[str, tuple[str, TrainConfig]] = {
             batch_size=256,
             checkpoint_every=25_000,
             attack=AttackConfig(eps=0.06, step_size=0.015, steps=10),
-            augment=AugmentConfig(padding=1, flip=True),
+            augment=AugmentConfig(padding=0, flip=False),
         ),
     ),
     "small-cifar10": (
