@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ class Progress:
     step: int
     best_robust: float = -1.0
     scaler: dict[str, float] = field(default_factory=dict)
+    online_threshold: float | None = None
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -53,8 +54,7 @@ def save_checkpoint(
         **{f"momentum/{name}": tensor for name, tensor in momentum_buffers(optimizer, model).items()},
     }
     path = folder / f"{_PREFIX}{progress.step:010d}{_SUFFIX}"
-    described = {"step": progress.step, "best_robust": progress.best_robust, "scaler": progress.scaler}
-    save_tensors(tensors, path, {"progress": json.dumps(described)})
+    save_tensors(tensors, path, {"progress": json.dumps(asdict(progress))})
     for old in checkpoints(folder)[KEPT:]:
         old.unlink()
     return path
@@ -105,4 +105,4 @@ def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer:
     except RuntimeError as error:
         raise PumaError(f"{path} does not fit the model in config.json; was either replaced?") from error
     restore_momentum(optimizer, model, parts["momentum"])
-    return Progress(int(described["step"]), float(described["best_robust"]), described["scaler"])
+    return Progress(**described)

@@ -11,6 +11,7 @@ from puma.errors import PumaError, unknown_name
 from puma.models.average import AverageConfig
 from puma.training.feed import AugmentConfig
 from puma.training.inner_attack import AttackConfig
+from puma.training.online import OnlineConfig
 from puma.training.optimizer import OptimizerConfig
 from puma.training.schedule import ScheduleConfig
 from puma.training.trades import LossName
@@ -56,6 +57,7 @@ class TrainConfig:
         select: which averaged model becomes model.safetensors: the ``last`` one, or the ``best`` on held-out images.
         checkpoint_every: samples between two checkpoints.
         log_every: steps between two lines of metrics.jsonl.
+        record_outcomes: write down which samples each batch got right; puma scores cd counts them.
         seed: of weights, batches, augmentation and attacks.
     """
 
@@ -72,8 +74,10 @@ class TrainConfig:
     select: Literal["last", "best"] = "last"
     checkpoint_every: int = 500_000
     log_every: int = 20
+    record_outcomes: bool = True
     seed: int = 0
     attack: AttackConfig = field(default_factory=AttackConfig)
+    online: OnlineConfig = field(default_factory=OnlineConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     average: AverageConfig = field(default_factory=AverageConfig)
@@ -89,6 +93,7 @@ class TrainConfig:
 def check(config: TrainConfig) -> None:
     """Raise one error that lists everything wrong with a configuration."""
     attack, optimizer, schedule, compute = config.attack, config.optimizer, config.schedule, config.compute
+    online = config.online
     rules = {
         "samples_seen must be positive": config.samples_seen > 0,
         "batch_size must be positive": config.batch_size > 0,
@@ -107,6 +112,12 @@ def check(config: TrainConfig) -> None:
         > 0,
         "attack.steps must not be negative": attack.steps >= 0,
         "attack.budget needs attack.batchnorm eval": not attack.budget or attack.batchnorm == "eval",
+        "online needs loss trades, compute.accumulate 1 and no attack.budget": online.mode == "off"
+        or (config.loss == "trades" and compute.accumulate == 1 and not attack.budget),
+        "online.prune_fraction and online.warmup must lie in [0, 1)": 0 <= online.prune_fraction < 1
+        and 0 <= online.warmup < 1,
+        "online.prune_at must not be negative, online.search_steps must be positive": online.prune_at >= 0
+        and online.search_steps > 0,
         "optimizer.lr must be positive": optimizer.lr > 0,
         "optimizer.momentum must lie in [0, 1)": 0 <= optimizer.momentum < 1,
         "optimizer.weight_decay and optimizer.clip_norm must not be negative": min(

@@ -26,6 +26,14 @@ class Ranks:
         """Whether this is the one process that writes files and talks."""
         return self.rank == 0
 
+    def mean(self, value: float) -> float:
+        """Return the mean of every process's value."""
+        if self.count == 1:
+            return value
+        total = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total) / self.count
+
     def barrier(self) -> None:
         """Wait until every process is here."""
         if self.count > 1:

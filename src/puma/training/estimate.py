@@ -78,6 +78,7 @@ def _timed(
         labels=torch.from_numpy(rng.integers(inputs.num_classes, size=count)),
         strength=torch.full((count,), config.attack.eps),
         rows=np.arange(count),
+        whole=count,
     )
     whole = replace(config.compute, accumulate=1)
     attack = replace(config.attack, steps=attack_steps, budget=False)

@@ -33,13 +33,17 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """One process's share of the batch of one step, images as uint8; ``rows`` are its places in the whole batch."""
+    """One process's share of the batch of one step, images as uint8.
+
+    ``rows`` are its places in the whole batch, which has ``whole`` of them.
+    """
 
     step: int
     images: Tensor
     labels: Tensor
     strength: Tensor
     rows: NDArray[np.int64]
+    whole: int
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class Source:
         images = augmented(
             stored.images, self.augment, self.sampler.batch_size, rows, seed=self.sampler.seed, step=step
         )
-        return StepBatch(step, images, stored.labels, self.strength[torch.from_numpy(positions)], rows)
+        strength = self.strength[torch.from_numpy(positions)]
+        return StepBatch(step, images, stored.labels, strength, rows, self.sampler.batch_size)
 
 
 def augmented(

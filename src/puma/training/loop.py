@@ -2,20 +2,24 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from puma.errors import PumaError
 from puma.pools import Pool
 from puma.progress import progress_bar
+from puma.scores.record import OutcomeRecord, outcome_file
 from puma.training.checkpoint import Progress, checkpoints, save_checkpoint, save_tensors
 from puma.training.config import TrainConfig
-from puma.training.distributed import average_buffers
+from puma.training.distributed import Ranks, average_buffers
 from puma.training.feed import Feed, Source, ahead
 from puma.training.held_out import evaluate_held_out
 from puma.training.run_folder import RunFolder
 from puma.training.scalars import Scalars
-from puma.training.step import Parts, StepResult, train_step
+from puma.training.step import OnlineStep, Parts, StepResult, train_step
 
 Tell = Callable[[str], None]
 
@@ -41,12 +45,29 @@ class Since:
             "samples_per_second": samples * parts.ranks.count / seconds,
             "waiting": (feed.waited - self.waited) / seconds,
         }
-        if config.loss != "pgd-at":
-            line["clean_accuracy"] = int(sum(result.clean_right for result in self.results)) / samples
-        if config.loss != "standard":
-            line["attacked_accuracy"] = int(sum(result.attacked_right for result in self.results)) / samples
+        for outcome in ("clean", "attacked"):
+            right = [getattr(result, f"{outcome}_right") for result in self.results]
+            if right[0] is not None:
+                line[f"{outcome}_accuracy"] = float(torch.cat(right).double().mean())
+        line |= online_line([result.online for result in self.results if result.online is not None])
         self.results, self.begun, self.waited = [], time.perf_counter(), feed.waited
         return line
+
+
+def online_line(steps: list[OnlineStep]) -> dict[str, float]:
+    """Summarise the online method over some steps; empty for none."""
+    if not steps:
+        return {}
+    strength = torch.cat([step.strength for step in steps]).float()
+    low, middle, high = (float(torch.quantile(strength, share)) for share in (0.1, 0.5, 0.9))
+    return {
+        "online_pruned_share": sum(step.pruned_share for step in steps) / len(steps),
+        "online_threshold": steps[-1].threshold,
+        "online_strength_q10": low,
+        "online_strength_q50": middle,
+        "online_strength_q90": high,
+        "online_negative_share": float((strength < 0).double().mean()),
+    }
 
 
 def run_steps(
@@ -66,12 +87,16 @@ def run_steps(
         ahead(source, range(progress.step, config.steps)) as feed,
         progress_bar("train", left, enabled=show and parts.ranks.writes) as advance,
         Scalars(folder.path, enabled=parts.ranks.writes) as scalars,
+        ExitStack() as files,
     ):
+        records = outcome_records(folder, config, parts.ranks, progress.step, files)
         for batch in feed:
             try:
                 since.results.append(train_step(parts, batch, config))
             except PumaError as error:
                 raise PumaError(_stopped(error, folder)) from error
+            for outcome, record in records.items():
+                record.add(getattr(since.results[-1], outcome).numpy(force=True))
             done = batch.step + 1
             if done % config.log_every == 0 or done == config.steps:
                 line = since.line(done, config, parts, feed)
@@ -80,11 +105,32 @@ def run_steps(
             if len(held_out) and (due(done, config.evaluate_every, config) or done == config.steps):
                 progress = _evaluate(parts, held_out, config, folder, replace(progress, step=done), scalars)
             if due(done, config.checkpoint_every, config) or done == config.steps:
-                progress = _checkpoint(parts, folder, replace(progress, step=done))
+                for record in records.values():
+                    record.flush()
+                progress = _checkpoint(parts, config, folder, replace(progress, step=done))
             advance(config.batch_size, note)
     if parts.ranks.writes:
         _finish(parts, config, folder)
     parts.ranks.barrier()
+
+
+def outcome_records(
+    folder: RunFolder, config: TrainConfig, ranks: Ranks, step: int, files: ExitStack
+) -> dict[str, OutcomeRecord]:
+    """Open this process's files of outcomes, by the field of StepResult that goes into each.
+
+    Online training chooses its samples as it goes, so that outcomes could not be told apart afterwards: none then.
+    """
+    if not config.record_outcomes or config.online.mode != "off":
+        return {}
+    kinds = {"clean_right": "clean", "attacked_right": "adversarial"}
+    if config.loss != "trades":
+        del kinds["clean_right" if config.loss == "pgd-at" else "attacked_right"]
+    share = config.batch_size // ranks.count
+    return {
+        field: files.enter_context(OutcomeRecord(outcome_file(folder.path, kind, ranks.rank), share, step))
+        for field, kind in kinds.items()
+    }
 
 
 def due(done: int, every: int, config: TrainConfig) -> bool:
@@ -115,11 +161,13 @@ def _evaluate(
     return progress
 
 
-def _checkpoint(parts: Parts, folder: RunFolder, progress: Progress) -> Progress:
+def _checkpoint(parts: Parts, config: TrainConfig, folder: RunFolder, progress: Progress) -> Progress:
     average_buffers(parts.model, parts.ranks)
     average_buffers(parts.average, parts.ranks)
     if parts.scaler is not None:
         progress = replace(progress, scaler={name: float(value) for name, value in parts.scaler.state_dict().items()})
+    if config.online.mode != "off":
+        progress = replace(progress, online_threshold=parts.online.threshold)
     if parts.ranks.writes:
         save_checkpoint(folder.checkpoint, parts.model, parts.average, parts.optimizer, progress)
     parts.ranks.barrier()

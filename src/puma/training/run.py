@@ -91,6 +91,8 @@ def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks,
 def _restore(parts: Parts, folder: RunFolder) -> Progress:
     quiet = (lambda _: None) if not parts.ranks.writes else tell
     progress = load_newest(folder.checkpoint, parts.model, parts.average, parts.optimizer, tell=quiet)
+    if progress is not None and progress.online_threshold is not None:
+        parts.online.threshold = progress.online_threshold
     if progress is not None and parts.scaler is not None and progress.scaler:
         state = dict(progress.scaler)
         state["growth_interval"] = int(state["growth_interval"])
@@ -132,12 +134,13 @@ def gather(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | 
 def make_source(config: TrainConfig, samples: Samples, ranks: Ranks) -> Source:
     """Build the data path of one process."""
     pool = samples.train
+    drawn = config.online.candidates(config.batch_size, ranks.count)
     sampler = MixedSampler(
         real=pool.positions_of(Origin.REAL),
         generated=pool.positions_of(Origin.GENERATED),
-        batch_size=config.batch_size,
+        batch_size=drawn,
         generated_fraction=config.generated_fraction,
-        samples_seen=config.samples_seen,
+        samples_seen=config.steps * drawn,
         seed=config.seed,
         rank=ranks.rank,
         ranks=ranks.count,

@@ -14,10 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from puma.errors import PumaError
 from puma.models.average import averaged_copy, update_average
 from puma.pools import to_unit
+from puma.training.batch_attack import inner_attack
 from puma.training.config import TrainConfig
 from puma.training.distributed import Ranks, wrapped
-from puma.training.feed import StepBatch, attack_start
-from puma.training.inner_attack import InnerAttack, steps_by_strength
+from puma.training.feed import StepBatch
+from puma.training.online import OnlineState, first_threshold
+from puma.training.online_step import online_loss
 from puma.training.optimizer import make_sgd
 from puma.training.schedule import rate_at
 from puma.training.trades import Outcome, pgd_at, standard, trades
@@ -35,17 +37,31 @@ class Parts:
     optimizer: torch.optim.SGD
     scaler: GradScaler | None
     ranks: Ranks
+    online: OnlineState
+
+
+@dataclass(frozen=True)
+class OnlineStep:
+    """What the online method did in a step: the share it pruned, where, and the strengths of what it trained on."""
+
+    pruned_share: float
+    threshold: float
+    strength: Tensor
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Sums over this process's share of a batch, on the device, and the length of the whole gradient."""
+    """This process's share of a batch: loss summed over samples, which of them were right (None without such a pass).
+
+    All on the device; the gradient's length is that of the whole batch.
+    """
 
     samples: int
     loss: Tensor
-    clean_right: Tensor
-    attacked_right: Tensor
+    clean_right: Tensor | None
+    attacked_right: Tensor | None
     gradient_norm: float
+    online: OnlineStep | None = None
 
 
 def make_parts(model: nn.Module, config: TrainConfig, ranks: Ranks) -> Parts:
@@ -61,6 +77,7 @@ def make_parts(model: nn.Module, config: TrainConfig, ranks: Ranks) -> Parts:
         optimizer=make_sgd(model, config.optimizer),
         scaler=scaler,
         ranks=ranks,
+        online=OnlineState(first_threshold(config.online, config.attack.eps)),
     )
 
 
@@ -94,12 +111,14 @@ def train_step(parts: Parts, batch: StepBatch, config: TrainConfig) -> StepResul
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
     update_average(parts.average, parts.model, step, config.average)
+    samples = sum(outcome.samples for outcome in outcomes)
     return StepResult(
-        samples=len(batch.labels),
-        loss=loss / len(outcomes) * len(batch.labels),
-        clean_right=torch.stack([outcome.clean_right for outcome in outcomes]).sum(),
-        attacked_right=torch.stack([outcome.attacked_right for outcome in outcomes]).sum(),
+        samples=samples,
+        loss=loss / len(outcomes) * samples,
+        clean_right=_joined([outcome.clean_right for outcome in outcomes]),
+        attacked_right=_joined([outcome.attacked_right for outcome in outcomes]),
         gradient_norm=norm,
+        online=outcomes[-1].online,
     )
 
 
@@ -121,13 +140,17 @@ def pieces(batch: StepBatch, count: int) -> list[tuple[StepBatch, bool]]:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _Part:
+    """What one part of a batch gave: its loss, and which of its samples were right."""
+
     loss: Tensor
-    clean_right: Tensor
-    attacked_right: Tensor
+    clean_right: Tensor | None
+    attacked_right: Tensor | None
+    samples: int
+    online: OnlineStep | None = None
 
 
-def _backward(parts: Parts, piece: StepBatch, config: TrainConfig, *, last: bool) -> _Sums:
+def _backward(parts: Parts, piece: StepBatch, config: TrainConfig, *, last: bool) -> _Part:
     """Add one part's gradient; only the last part's backward pass is shared between processes."""
     device, compute = parts.ranks.device, config.compute
     images = to_unit(piece.images.to(device, non_blocking=True))
@@ -135,41 +158,35 @@ def _backward(parts: Parts, piece: StepBatch, config: TrainConfig, *, last: bool
         images = images.contiguous()
     labels = piece.labels.to(device, non_blocking=True)
     strength = piece.strength.to(device, non_blocking=True)
+    online: OnlineStep | None = None
     with ExitStack() as stack:
         if not last and isinstance(parts.called, DistributedDataParallel):
             stack.enter_context(parts.called.no_sync())
         with autocast(device.type, _DTYPES.get(compute.precision), enabled=compute.precision in _DTYPES):
-            outcome = loss_of(parts.called, images, labels, strength, piece, config)
+            if config.online.mode == "off":
+                outcome = loss_of(parts.called, images, labels, strength, piece, config)
+            else:
+                outcome, labels, chosen = online_loss(
+                    parts.called, parts.online, parts.ranks, images, labels, piece, config
+                )
+                online = OnlineStep(chosen.pruned_share, parts.online.threshold, chosen.strength)
         loss = outcome.loss / compute.accumulate
         (loss if parts.scaler is None else parts.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-    return _Sums(outcome.loss.detach(), _right(outcome.clean, labels), _right(outcome.attacked, labels))
+    clean, attacked = _right(outcome.clean, labels), _right(outcome.attacked, labels)
+    return _Part(outcome.loss.detach(), clean, attacked, len(labels), online)
 
 
 def loss_of(
     model: nn.Module, images: Tensor, labels: Tensor, strength: Tensor, piece: StepBatch, config: TrainConfig
 ) -> Outcome:
     """Compute the configured loss of images on their device."""
+    smoothing = config.label_smoothing
     if config.loss == "standard":
-        return standard(model, images, labels, label_smoothing=config.label_smoothing)
-    settings = config.attack
-    usual = "kl" if config.loss == "trades" else "ce"
-    attack = InnerAttack(
-        step_size=settings.step_size,
-        steps=steps_by_strength(strength, settings) if settings.budget else settings.steps,
-        loss=usual if settings.loss == "usual" else settings.loss,
-        negative_loss=settings.negative_loss,
-        step_ratio=settings.step_ratio,
-        norm=settings.norm,
-        batchnorm=settings.batchnorm,
-        active_set=settings.budget,
-        start=attack_start(
-            images, strength, settings.norm, config.batch_size, piece.rows, seed=config.seed, step=piece.step
-        ),
-    )
+        return standard(model, images, labels, label_smoothing=smoothing)
+    attack = inner_attack(images, strength, piece, config)
     if config.loss == "trades":
-        smoothing = config.label_smoothing
         return trades(model, images, labels, strength, attack, beta=config.beta, label_smoothing=smoothing)
-    return pgd_at(model, images, labels, strength, attack, label_smoothing=config.label_smoothing)
+    return pgd_at(model, images, labels, strength, attack, label_smoothing=smoothing)
 
 
 def set_bn_momentum(model: nn.Module, momentum: float) -> None:
@@ -179,5 +196,11 @@ def set_bn_momentum(model: nn.Module, momentum: float) -> None:
             module.momentum = momentum
 
 
-def _right(logits: Tensor | None, labels: Tensor) -> Tensor:
-    return labels.new_zeros(()) if logits is None else (logits.detach().argmax(dim=1) == labels).sum()
+def _right(logits: Tensor | None, labels: Tensor) -> Tensor | None:
+    return None if logits is None else logits.detach().argmax(dim=1) == labels
+
+
+def _joined(parts: list[Tensor | None]) -> Tensor | None:
+    """Put the interleaved parts' answers back into the order of the batch."""
+    present = [part for part in parts if part is not None]
+    return torch.stack(present, dim=1).flatten() if present else None

@@ -100,6 +100,11 @@ def trades(
         attacked_images = attack.perturb(model, images, labels, strength)
         clean = full_precision(model(images))
     attacked = full_precision(model(attacked_images))
+    return trades_terms(clean, attacked, labels, beta=beta, label_smoothing=label_smoothing)
+
+
+def trades_terms(clean: Tensor, attacked: Tensor, labels: Tensor, *, beta: float, label_smoothing: float) -> Outcome:
+    """CE of the clean logits plus beta times KL to the attacked ones."""
     label_term = F.cross_entropy(clean, labels, label_smoothing=label_smoothing)
     return Outcome(label_term + beta * mean_kl(clean, attacked), clean, attacked)
 
