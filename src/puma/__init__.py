@@ -1,7 +1,32 @@
 """PUMA: margin-based data pruning and per-sample attack strength for robust image classifiers."""
 
-from puma.attacks import bim, fgsm, pgd
-from puma.errors import PumaError
-from puma.pools import Pool
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Pool", "PumaError", "bim", "fgsm", "pgd"]
+if TYPE_CHECKING:
+    from puma.attacks import bim as bim
+    from puma.attacks import fgsm as fgsm
+    from puma.attacks import pgd as pgd
+    from puma.errors import PumaError as PumaError
+    from puma.pools import Pool as Pool
+
+# public name -> where it lives; imported when it is first used, so that `puma --help` does not wait for torch
+_PLACES = {
+    "Pool": "puma.pools",
+    "PumaError": "puma.errors",
+    "bim": "puma.attacks",
+    "fgsm": "puma.attacks",
+    "pgd": "puma.attacks",
+}
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'puma' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
