@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
     "train": ("puma.cli.train:train", "train a robust model on a pool, or on what a plan keeps of it"),
     "evaluate": ("puma.cli.evaluate:evaluate", "accuracy of a model: clean and under attack"),
+    "scores cd": ("puma.cli.scores:cd", "how often a training run had each sample wrong, or forgot it"),
+    "scores el2n": ("puma.cli.scores:el2n", "the error of a few briefly trained nets on each sample"),
     "plan": ("puma.cli.plan:plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
     "plan show": ("puma.cli.plan:show", "what a plan does, in words and as a picture"),
     "plan diff": ("puma.cli.plan:diff", "what differs between two plans"),

@@ -103,11 +103,12 @@ def segment_strength(
         verdict: Tensor = model(points).argmax(dim=1) == labels[rows]
         return verdict
 
-    strength = torch.where(clean_right, eps, -eps).to(images.dtype)
+    radius = images.new_tensor(eps)
+    strength = torch.where(clean_right, radius, -radius)
     rows = torch.arange(len(images), device=images.device)
     undecided = right(rows, strength) != clean_right
-    low = torch.where(undecided, torch.where(clean_right, 0.0, -eps), strength).to(images.dtype)  # right here
-    high = torch.where(undecided, low + eps, strength)  # wrong here; the decided stand still
+    low = torch.where(undecided, torch.where(clean_right, 0 * radius, -radius), strength)  # right here
+    high = torch.where(undecided, low + radius, strength)  # wrong here; the decided stand still
     if compact:
         rows = undecided.nonzero().squeeze(1)
         low, high = low[rows], high[rows]
@@ -124,7 +125,7 @@ def still_right(
     """Tell which samples the model gets right at a distance, which may lie beyond the attack (n,)."""
     if distance <= eps:
         return strength >= distance
-    verdict = strength >= eps
+    verdict = strength >= images.new_tensor(eps)
     rows = verdict.nonzero().squeeze(1)
     if len(rows):
         points = segment_point(images[rows], attacked[rows], images.new_full((len(rows),), distance), eps)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from puma.errors import PumaError
@@ -29,8 +30,13 @@ from puma.training.step import Parts, make_parts
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples to train on with their strengths, those to evaluate on, and what the user should be told."""
+    """The samples to train on with their strengths, those to evaluate on, and what the user should be told.
 
+    ``trained`` says which of the ``whole`` are trained on.
+    """
+
+    whole: Pool
+    trained: NDArray[np.bool_]
     train: Pool
     strength: Tensor
     held_out: Pool
@@ -123,6 +129,8 @@ def gather(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | 
         channels=whole.image_shape[2],
     )
     return Samples(
+        whole=whole,
+        trained=trained,
         train=whole.subset(trained) if not trained.all() else whole,
         strength=strength[torch.from_numpy(np.ascontiguousarray(trained))],
         held_out=whole.subset(apart),

@@ -1,0 +1,60 @@
+"""Difficulty scores of a finished run, from the outcomes it recorded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.progress import progress_bar
+from puma.scores import Scores
+from puma.scores.difficulty import tally
+from puma.scores.record import OUTCOMES, outcome_file, read_outcomes
+from puma.training.distributed import Ranks, checked_device
+from puma.training.run import gather, make_source
+from puma.training.run_folder import RunFolder
+
+_STEPS = 256  # read in one go
+
+Visits = Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]
+
+
+def difficulty_scores(run: str | Path, *, show: bool = False) -> list[Scores]:
+    """Return CD and forgetting counts, clean and adversarial as far as the run recorded them, for its whole pool.
+
+    Samples that were never trained on, such as held-out or pruned ones, have NaN.
+    """
+    folder = RunFolder(Path(run))
+    config, inputs = folder.read()
+    samples = gather(config, inputs.pools, inputs.plan)
+    if samples.inputs.pool_fingerprint != inputs.pool_fingerprint:
+        raise PumaError(f"the pool has changed since {folder.path} was begun; its outcomes cannot be counted.")
+    found = [outcome for outcome in OUTCOMES if outcome_file(folder.path, outcome).is_file()]
+    if not found:
+        raise PumaError(f"{folder.path} has no recorded outcomes; train with --record-outcomes, not online.")
+    ranks = len(list(outcome_file(folder.path, found[0]).parent.glob(f"{found[0]}-*.bits")))
+    source = make_source(config, samples, Ranks(0, 1, checked_device("cpu")))
+    whole = samples.whole
+    scores = []
+    for outcome in found:
+
+        def visits(outcome: str = outcome) -> Visits:
+            with progress_bar(f"count {outcome}", config.steps, unit="steps", enabled=show) as advance:
+                for start in range(0, config.steps, _STEPS):
+                    steps = range(start, min(start + _STEPS, config.steps))
+                    share = config.batch_size // ranks
+                    files = [outcome_file(folder.path, outcome, rank) for rank in range(ranks)]
+                    right = np.stack([read_outcomes(file, share, steps) for file in files], axis=2)
+                    positions = np.stack([source.sampler.positions(step) for step in steps])
+                    yield positions.ravel(), right.reshape(positions.shape).ravel()
+                    advance(len(steps))
+
+        counted = tally(len(samples.train), visits())
+        for kind, values in (("cd", counted.difficulty), ("forgetting", counted.forgetting)):
+            column = np.full(len(whole), np.nan, dtype=np.float32)
+            column[samples.trained] = values
+            scores.append(
+                Scores(f"{kind}_{outcome}", whole.sample_id, column, whole.fingerprint, {"run": folder.path.name})
+            )
+    return scores

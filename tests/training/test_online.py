@@ -1,0 +1,150 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from puma.errors import PumaError
+from puma.training import TrainConfig
+from puma.training.config import check
+from puma.training.online import OnlineConfig, choose, followed, segment_point, segment_strength, still_right
+from puma.training.run import resume, train
+
+from .test_run import Killed, die_after, same_files
+
+EPS = 0.1
+
+
+class Wall(nn.Module):
+    """One pixel, two classes: right (class 1) exactly where the pixel is below the wall."""
+
+    def __init__(self, wall: float) -> None:
+        super().__init__()
+        self.wall = wall
+
+    def forward(self, images: Tensor) -> Tensor:
+        value = self.wall - images.flatten(1)[:, :1]
+        return torch.cat([-value, value], dim=1)
+
+
+def along(start: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Images at the given values, all of class 1, attacked upwards by EPS."""
+    images = torch.tensor(start, dtype=torch.float64).view(-1, 1, 1, 1)
+    return images, torch.ones(len(start), dtype=torch.int64), (images + EPS).clamp(0, 1)
+
+
+@given(starts=st.lists(st.floats(0.25, 0.75), min_size=1, max_size=10), compact=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_strength_is_the_distance_to_the_wall(starts: list[float], compact: bool) -> None:
+    images, labels, attacked = along(starts)
+    model = Wall(0.5)
+    clean_right = model(images).argmax(1) == labels
+    found = segment_strength(model, images, labels, attacked, clean_right, EPS, steps=12, compact=compact)
+    expected = (0.5 - images.flatten()).clamp(-EPS, EPS)
+    assert (found <= expected + 1e-9).all()  # from the side where the model is right
+    torch.testing.assert_close(found, expected, rtol=0, atol=EPS / 2**11)
+
+
+def test_points_on_the_segment() -> None:
+    images, _, attacked = along([0.5, 0.5, 0.98])
+    points = segment_point(images, attacked, torch.tensor([0.05, -0.2, 0.5], dtype=torch.float64), EPS)
+    torch.testing.assert_close(points.flatten(), torch.tensor([0.55, 0.3, 1.0], dtype=torch.float64))
+
+
+def test_still_right_beyond_and_within_the_attack() -> None:
+    images, labels, attacked = along([0.1, 0.25, 0.35, 0.45, 0.6])
+    strength = (0.5 - images.flatten()).clamp(-EPS, EPS)
+    for distance in (0.2, 0.3, 0.06):
+        found = still_right(Wall(0.5), images, labels, attacked, strength, EPS, distance)
+        assert found.tolist() == (images.flatten() + distance < 0.5).tolist()
+
+
+def chosen(config: OnlineConfig, *, wanted: int, pruning: bool, threshold: float = 0.2) -> tuple[list[int], float]:
+    images, labels, attacked = along([0.1, 0.45, 0.15, 0.48, 0.6, 0.2])  # rows 0, 2, 5 are right even 0.2 farther
+    picked = choose(
+        Wall(0.5), images, labels, attacked, images.flatten() < 0.5, eps=EPS, config=config, batchnorm="eval",
+        threshold=threshold, wanted=wanted, pruning=pruning,
+    )  # fmt: skip
+    assert torch.equal(picked.points, segment_point(images[picked.rows], attacked[picked.rows], picked.strength, EPS))
+    return picked.rows.tolist(), picked.pruned_share
+
+
+def test_pruned_samples_are_replaced_in_our_mode_and_missing_in_the_papers() -> None:
+    ours, paper = OnlineConfig("ours"), OnlineConfig("paper")
+    assert chosen(ours, wanted=3, pruning=True) == ([1, 3, 4], 0.5)
+    assert chosen(ours, wanted=5, pruning=True) == ([1, 3, 4, 0, 2], 0.5)  # filled up
+    assert chosen(ours, wanted=4, pruning=False) == ([0, 1, 2, 3], 0.0)
+    assert chosen(paper, wanted=6, pruning=True) == ([1, 3, 4], 0.5)
+    assert chosen(replace(paper, prune_at=0.0), wanted=6, pruning=True, threshold=0.0)[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_threshold_finds_the_quantile() -> None:
+    margins = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) * 0.4
+    config = OnlineConfig("ours", prune_fraction=0.3)
+    threshold = 2 * EPS
+    for step in range(600):
+        batch = margins[step * 128 : (step + 1) * 128]
+        threshold = followed(threshold, float((batch > threshold).double().mean()), EPS, config)
+    assert threshold == pytest.approx(0.28, abs=0.02)  # 30 % of the margins lie above
+    assert followed(0.2, 0.9, EPS, OnlineConfig("paper")) == 0.2
+
+
+def test_candidates_leave_a_full_batch() -> None:
+    assert OnlineConfig("ours", prune_fraction=0.2).candidates(256, 1) == 320
+    assert OnlineConfig("ours", prune_fraction=0.3).candidates(64, 4) == 92
+    assert OnlineConfig("ours", prune_fraction=0.0).candidates(256, 1) == 256
+    assert OnlineConfig("paper").candidates(256, 1) == 256
+
+
+@pytest.fixture
+def online(config: TrainConfig) -> TrainConfig:
+    return replace(config, online=OnlineConfig("ours", prune_fraction=0.25, warmup=0.3))
+
+
+def test_a_run_prunes_after_the_warm_up_and_says_so(tmp_path: Path, pool_folder: Path, online: TrainConfig) -> None:
+    run = train(online, [pool_folder], tmp_path / "run", show=False)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["online_pruned_share"] for line in lines[:3]] == [0, 0, 0]
+    assert {"online_threshold", "online_strength_q10", "online_strength_q50", "online_negative_share"} <= set(lines[0])
+    assert all(abs(line["online_strength_q90"]) <= online.attack.eps + 1e-6 for line in lines)
+    assert not (run / "outcomes").exists()
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_an_online_run_resumes_exactly(
+    tmp_path: Path, pool_folder: Path, online: TrainConfig, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(online, [pool_folder], tmp_path / "whole", show=False)
+    with monkeypatch.context() as patch:
+        die_after(step, patch)
+        with pytest.raises(Killed):
+            train(online, [pool_folder], tmp_path / "run", show=False)
+    resume(tmp_path / "run", show=False)
+    assert same_files(whole / "model.safetensors", tmp_path / "run" / "model.safetensors")
+
+
+def test_a_batch_that_is_pruned_whole_changes_only_by_decay(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig
+) -> None:
+    tiny = replace(config, online=OnlineConfig("paper", prune_at=1e-9), samples_seen=16)
+    still = replace(tiny, optimizer=replace(tiny.optimizer, weight_decay=0.0))
+    run = train(still, [pool_folder], tmp_path / "run", show=False)
+    assert load_file(run / "model.safetensors")  # it ran to its end
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"loss": "pgd-at"}, "online needs loss trades"),
+        ({"online": OnlineConfig("ours", prune_fraction=1.0)}, "online.prune_fraction and online.warmup must lie in"),
+        ({"online": OnlineConfig("paper", prune_at=-1.0)}, "online.prune_at must not be negative"),
+    ],
+)
+def test_bad_input(online: TrainConfig, change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(PumaError, match=sentence):
+        check(replace(online, **change))  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import Run
+from puma import Pool, PumaError
+from puma.scores.table import open_named
+from puma.training import TrainConfig, loop
+from puma.training.distributed import Ranks, checked_device
+from puma.training.outcomes import difficulty_scores
+from puma.training.run import gather, make_source, resume, train
+from puma.training.step import Parts, StepResult, train_step
+
+from .conftest import WritePool
+from .test_run import Killed, die_after
+
+
+def test_difficulty_against_what_every_step_said(
+    tmp_path: Path, write: WritePool, mixed_config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = [write("real", 40), write("generated", 30, origin=1, seed=1)]
+    config = replace(mixed_config, held_out=8)
+    source = make_source(config, gather(config, pools, None), Ranks(0, 1, checked_device("cpu")))
+    seen: dict[int, list[bool]] = {}
+
+    def listening(parts: Parts, batch: object, config: TrainConfig) -> StepResult:
+        result = train_step(parts, batch, config)  # type: ignore[arg-type]
+        ids = source.pool.sample_id[source.sampler.positions(batch.step)]  # type: ignore[attr-defined]
+        assert result.clean_right is not None
+        for sample_id, right in zip(ids, result.clean_right.tolist(), strict=True):
+            seen.setdefault(int(sample_id), []).append(right)
+        return result
+
+    monkeypatch.setattr(loop, "train_step", listening)
+    run = train(config, pools, tmp_path / "run", show=False)
+    scores = {score.kind: score for score in difficulty_scores(run)}
+    assert set(scores) == {"cd_clean", "cd_adversarial", "forgetting_clean", "forgetting_adversarial"}
+    assert len(scores["cd_clean"]) == 70
+    for sample_id, value in zip(scores["cd_clean"].sample_id, scores["cd_clean"].score, strict=True):
+        outcomes = seen.get(int(sample_id))
+        if outcomes is None:
+            assert np.isnan(value)
+        else:
+            assert value == np.float32(outcomes.count(False) / len(outcomes))
+    assert int(np.isnan(scores["cd_clean"].score).sum()) >= 8
+
+
+def test_a_resumed_run_has_the_outcomes_of_an_undisturbed_one(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(config, [pool_folder], tmp_path / "whole", show=False)
+    with monkeypatch.context() as patch:
+        die_after(4, patch)
+        with pytest.raises(Killed):
+            train(config, [pool_folder], tmp_path / "run", show=False)
+    resume(tmp_path / "run", show=False)
+    for one, two in zip(difficulty_scores(whole), difficulty_scores(tmp_path / "run"), strict=True):
+        assert np.array_equal(one.score, two.score, equal_nan=True)
+
+
+def test_scores_on_the_command_line(tmp_path: Path, pool_folder: Path, config: TrainConfig, puma: Run) -> None:
+    run = train(config, [pool_folder], tmp_path / "run", show=False)
+    cd, el2n = str(tmp_path / "cd.parquet"), str(tmp_path / "el2n.parquet")
+    code, said, _ = puma("scores", "cd", str(run), "--out", cd)
+    assert code == 0
+    assert "cd_adversarial: mean" in said
+    nets = ["--runs", str(tmp_path / "nets"), "--nets", "2", "--samples-seen", "256"]
+    assert puma("scores", "el2n", str(pool_folder), "--out", el2n, *nets)[0] == 0
+    code, _, err = puma("scores", "el2n", str(pool_folder), "--out", el2n, *nets)
+    assert (code, "give --force" in err) == (2, True)
+    pool = Pool.open(pool_folder)
+    assert open_named(el2n).easiness(pool).max() <= 0
+    plan = ["plan", str(pool_folder), "--score", f"{cd}:cd_clean", "--prune-easy", "0.2", "--strength", "constant"]
+    assert puma(*plan, "--drop-failed", "--out", str(tmp_path / "plan.parquet"))[0] == 0
+
+
+def test_runs_without_outcomes_are_told(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
+    run = train(replace(config, record_outcomes=False), [pool_folder], tmp_path / "run", show=False)
+    with pytest.raises(PumaError, match="has no recorded outcomes; train with --record-outcomes"):
+        difficulty_scores(run)
