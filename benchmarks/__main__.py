@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "pools", "plan"]
+NAMES = ["attacks", "pools", "plan", "online"]
 
 
 def main() -> None:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from puma.errors import PumaError
 from puma.training import TrainConfig
 from puma.training.config import check
-from puma.training.online import OnlineConfig, choose, followed, segment_point, segment_strength, still_right
+from puma.training.inner_attack import InnerAttack
+from puma.training.online import OnlineConfig, followed, pick, right_at, segment_point, segment_strength
+from puma.training.online_step import Candidates, choose_early, choose_late
 from puma.training.run import resume, train
 
 from .test_run import Killed, die_after, same_files
@@ -56,31 +58,52 @@ def test_points_on_the_segment() -> None:
     torch.testing.assert_close(points.flatten(), torch.tensor([0.55, 0.3, 1.0], dtype=torch.float64))
 
 
-def test_still_right_beyond_and_within_the_attack() -> None:
+def test_right_beyond_and_within_the_attack() -> None:
     images, labels, attacked = along([0.1, 0.25, 0.35, 0.45, 0.6])
-    strength = (0.5 - images.flatten()).clamp(-EPS, EPS)
     for distance in (0.2, 0.3, 0.06):
-        found = still_right(Wall(0.5), images, labels, attacked, strength, EPS, distance)
+        found = right_at(Wall(0.5), images, labels, attacked, EPS, distance)
         assert found.tolist() == (images.flatten() + distance < 0.5).tolist()
 
 
-def chosen(config: OnlineConfig, *, wanted: int, pruning: bool, threshold: float = 0.2) -> tuple[list[int], float]:
-    images, labels, attacked = along([0.1, 0.45, 0.15, 0.48, 0.6, 0.2])  # rows 0, 2, 5 are right even 0.2 farther
-    picked = choose(
-        Wall(0.5), images, labels, attacked, images.flatten() < 0.5, eps=EPS, config=config, batchnorm="eval",
-        threshold=threshold, wanted=wanted, pruning=pruning,
-    )  # fmt: skip
-    assert torch.equal(picked.points, segment_point(images[picked.rows], attacked[picked.rows], picked.strength, EPS))
-    return picked.rows.tolist(), picked.pruned_share
+def test_pruned_samples_are_replaced_or_missing() -> None:
+    pruned = torch.tensor([True, False, True, False, False, True])
+    assert pick(pruned, 3, fill=True).tolist() == [1, 3, 4]
+    assert pick(pruned, 5, fill=True).tolist() == [1, 3, 4, 0, 2]
+    assert pick(pruned, 6, fill=False).tolist() == [1, 3, 4]
+    assert pick(pruned, 2, fill=False).tolist() == [1, 3]
+    assert pick(torch.ones(3, dtype=torch.bool), 3, fill=False).tolist() == []
 
 
-def test_pruned_samples_are_replaced_in_our_mode_and_missing_in_the_papers() -> None:
-    ours, paper = OnlineConfig("ours"), OnlineConfig("paper")
-    assert chosen(ours, wanted=3, pruning=True) == ([1, 3, 4], 0.5)
-    assert chosen(ours, wanted=5, pruning=True) == ([1, 3, 4, 0, 2], 0.5)  # filled up
-    assert chosen(ours, wanted=4, pruning=False) == ([0, 1, 2, 3], 0.0)
-    assert chosen(paper, wanted=6, pruning=True) == ([1, 3, 4], 0.5)
-    assert chosen(replace(paper, prune_at=0.0), wanted=6, pruning=True, threshold=0.0)[0] == [0, 1, 2, 3, 4, 5]
+@pytest.fixture
+def walled(config: TrainConfig) -> TrainConfig:
+    attack = replace(config.attack, eps=EPS, step_size=EPS / 2, steps=4)
+    return replace(config, attack=attack, batch_size=4, online=OnlineConfig("ours", prune_fraction=0.5, probe_steps=2))
+
+
+def batch_of(starts: list[float], config: TrainConfig) -> tuple[Candidates, InnerAttack]:
+    images, labels, _ = along(starts)
+    attack = InnerAttack(step_size=config.attack.step_size, steps=config.attack.steps, loss="cw", start=images)
+    return Candidates(images, labels, Wall(0.5)(images)), attack
+
+
+@pytest.mark.parametrize("mode", ["ours", "paper"])
+def test_a_batch_is_chosen_attacked_and_measured(walled: TrainConfig, mode: str) -> None:
+    walled = replace(walled, online=replace(walled.online, mode=mode))  # type: ignore[arg-type]
+    candidates, attack = batch_of([0.1, 0.45, 0.15, 0.48, 0.6, 0.2], walled)  # rows 0, 2, 5 are right even 0.2 farther
+    choose = choose_early if mode == "ours" else choose_late
+    found = choose(Wall(0.5), candidates, attack, walled, 0.2, 4, pruning=True)
+    values = found.samples.images.flatten()
+    assert (found.easy_share, found.pruned_share) == (0.5, 0.5)
+    assert values.tolist() == pytest.approx([0.45, 0.48, 0.6, 0.1] if mode == "ours" else [0.45, 0.48, 0.6])
+    torch.testing.assert_close(found.attacked.flatten(), (values + EPS).clamp(0, 1))  # the whole attack, both halves
+    torch.testing.assert_close(found.strength, (0.5 - values).clamp(-EPS, EPS), rtol=0, atol=EPS / 2**5)
+
+
+def test_nothing_is_pruned_while_warming_up(walled: TrainConfig) -> None:
+    candidates, attack = batch_of([0.1, 0.45, 0.15, 0.48], walled)
+    found = choose_early(Wall(0.5), candidates, attack, walled, 0.2, 4, pruning=False)
+    assert (found.easy_share, found.pruned_share) == (0.5, 0.0)
+    assert len(found.samples.labels) == 4
 
 
 def test_the_threshold_finds_the_quantile() -> None:

@@ -116,8 +116,9 @@ def check(config: TrainConfig) -> None:
         or (config.loss == "trades" and compute.accumulate == 1 and not attack.budget),
         "online.prune_fraction and online.warmup must lie in [0, 1)": 0 <= online.prune_fraction < 1
         and 0 <= online.warmup < 1,
-        "online.prune_at must not be negative, online.search_steps must be positive": online.prune_at >= 0
-        and online.search_steps > 0,
+        "online.prune_at must not be negative, online.search_steps and probe_steps must be positive": online.prune_at
+        >= 0
+        and min(online.search_steps, online.probe_steps) > 0,
         "optimizer.lr must be positive": optimizer.lr > 0,
         "optimizer.momentum must lie in [0, 1)": 0 <= optimizer.momentum < 1,
         "optimizer.weight_decay and optimizer.clip_norm must not be negative": min(

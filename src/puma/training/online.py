@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from puma.attacks.norms import per_sample
-from puma.models import frozen
-from puma.models.frozen import BatchNormMode
 
 _FOLLOW = 0.5  # how fast m_P follows, in units of its logarithm per unit of share
 _LOWEST, _HIGHEST = 1e-3, 30.0  # bounds of m_P in multiples of eps
@@ -32,6 +30,7 @@ class OnlineConfig:
         prune_fraction: ours: share of samples to prune.
         warmup: ours: share of the training before pruning begins.
         search_steps: halvings of the segment.
+        probe_steps: ours: after so many steps of the attack it is decided what is pruned; the rest go on alone.
     """
 
     mode: Literal["off", "paper", "ours"] = "off"
@@ -39,6 +38,7 @@ class OnlineConfig:
     prune_fraction: float = 0.2
     warmup: float = 0.2
     search_steps: int = 6
+    probe_steps: int = 3
 
     @property
     def replaces(self) -> bool:
@@ -57,17 +57,6 @@ class OnlineState:
     """What one step hands to the next: the distance m_P."""
 
     threshold: float
-
-
-@dataclass(frozen=True)
-class OnlineBatch:
-    """What is trained on: rows of the candidates, their points on the segment, their strengths; share pruned."""
-
-    rows: Tensor
-    points: Tensor
-    strength: Tensor
-    easy_share: float
-    pruned_share: float
 
 
 def first_threshold(config: OnlineConfig, eps: float) -> float:
@@ -119,57 +108,17 @@ def segment_strength(
     return strength.index_copy(0, rows, low)
 
 
-def still_right(
-    model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, strength: Tensor, eps: float, distance: float
-) -> Tensor:
+def right_at(model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, eps: float, distance: float) -> Tensor:
     """Tell which samples the model gets right at a distance, which may lie beyond the attack (n,)."""
-    if distance <= eps:
-        return strength >= distance
-    verdict = strength >= images.new_tensor(eps)
-    rows = verdict.nonzero().squeeze(1)
-    if len(rows):
-        points = segment_point(images[rows], attacked[rows], images.new_full((len(rows),), distance), eps)
-        verdict[rows] = model(points).argmax(dim=1) == labels[rows]
+    points = segment_point(images, attacked, images.new_full((len(images),), distance), eps)
+    verdict: Tensor = model(points).argmax(dim=1) == labels
     return verdict
 
 
-def choose(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    attacked: Tensor,
-    clean_right: Tensor,
-    *,
-    eps: float,
-    config: OnlineConfig,
-    batchnorm: BatchNormMode,
-    threshold: float,
-    wanted: int,
-    pruning: bool,
-) -> OnlineBatch:
-    """Find strengths, prune, and pick ``wanted`` samples; candidates come in random order, so the first are taken.
-
-    In the mode ``paper`` what is pruned is not replaced. In ``ours`` a batch with too few samples left is filled with
-    pruned ones.
-    """
-    with frozen(model, batchnorm), torch.inference_mode():
-        compact, steps = batchnorm == "eval", config.search_steps
-        strength = segment_strength(model, images, labels, attacked, clean_right, eps, steps=steps, compact=compact)
-        easy = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-        if config.replaces or (config.mode == "paper" and config.prune_at > 0):
-            easy = still_right(model, images, labels, attacked, strength, eps, threshold)
-        pruned = easy if pruning else torch.zeros_like(easy)
-        rows = torch.argsort(pruned.to(torch.int8), stable=True)
-        kept = len(images) - int(pruned.sum())
-        rows = rows[: min(wanted, kept) if config.mode == "paper" else wanted]
-        points = segment_point(images[rows], attacked[rows], strength[rows], eps)
-    return OnlineBatch(
-        rows=rows.clone(),
-        points=points.clone(),
-        strength=strength[rows].clone(),
-        easy_share=float(easy.double().mean()),
-        pruned_share=float(pruned.double().mean()),
-    )
+def pick(pruned: Tensor, wanted: int, *, fill: bool) -> Tensor:
+    """Return the first ``wanted`` rows that are not pruned; where there are fewer, ``fill`` up with pruned ones."""
+    rows = torch.argsort(pruned.to(torch.int8), stable=True)
+    return rows[: wanted if fill else min(wanted, len(pruned) - int(pruned.sum()))]
 
 
 def followed(threshold: float, easy_share: float, eps: float, config: OnlineConfig) -> float:

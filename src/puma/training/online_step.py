@@ -1,6 +1,6 @@
 """The loss of a batch under online PUMA."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,11 +11,35 @@ from puma.training.batch_attack import inner_attack
 from puma.training.config import TrainConfig
 from puma.training.distributed import Ranks
 from puma.training.feed import StepBatch
-from puma.training.inner_attack import unwrapped
-from puma.training.online import OnlineBatch, OnlineState, choose, followed
+from puma.training.inner_attack import InnerAttack, unwrapped
+from puma.training.online import OnlineState, followed, pick, right_at, segment_point, segment_strength
 from puma.training.trades import Outcome, full_precision, trades_terms
 
 _ORDER = 3  # a stream of randomness of its own
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Samples that a batch is made from, in random order, with what the model says of them as they are."""
+
+    images: Tensor
+    labels: Tensor
+    clean: Tensor
+
+    def take(self, rows: Tensor) -> "Candidates":
+        """Only these."""
+        return Candidates(self.images[rows], self.labels[rows], self.clean[rows])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is trained on: samples, their attacked images, their strengths; and which share was easy, and pruned."""
+
+    samples: Candidates
+    attacked: Tensor
+    strength: Tensor
+    easy_share: float
+    pruned_share: float
 
 
 def online_loss(
@@ -26,44 +50,99 @@ def online_loss(
     labels: Tensor,
     piece: StepBatch,
     config: TrainConfig,
-) -> tuple[Outcome, Tensor, OnlineBatch]:
+) -> tuple[Outcome, Tensor, Chosen]:
     """Return the loss, the labels it was taken of, and what was chosen; ``state`` moves on by one step."""
     online, eps = config.online, config.attack.eps
     wanted = config.batch_size // ranks.count
     pruning = online.mode == "paper" or piece.step >= online.warmup * config.steps
     order = np.random.default_rng((config.seed, piece.step, _ORDER, ranks.rank)).permutation(len(labels))
-    if not pruning:
-        order = order[:wanted]
+    order = order if pruning else order[:wanted]
     rows = torch.from_numpy(order).to(images.device)
-    images, labels = images[rows], labels[rows]
     bare = unwrapped(model)
     with frozen(bare, config.attack.batchnorm), torch.no_grad():
-        clean = full_precision(bare(images))
-    strength = images.new_full((len(images),), eps)
-    attack = inner_attack(images, strength, replace(piece, rows=piece.rows[order]), config)
-    attacked = attack.perturb(model, images, labels, strength, clean)
-    chosen = choose(
-        bare,
-        images,
-        labels,
-        attacked,
-        clean.argmax(dim=1) == labels,
-        eps=eps,
-        config=online,
-        batchnorm=config.attack.batchnorm,
-        threshold=state.threshold,
-        wanted=wanted,
-        pruning=pruning,
-    )
+        candidates = Candidates(images[rows], labels[rows], full_precision(bare(images[rows])))
+    strength = images.new_full((len(rows),), eps)
+    attack = inner_attack(candidates.images, strength, replace(piece, rows=piece.rows[order]), config)
+    choose = choose_early if online.replaces else choose_late
+    chosen = choose(bare, candidates, attack, config, state.threshold, wanted, pruning=pruning)
     state.threshold = followed(state.threshold, ranks.mean(chosen.easy_share), eps, online)
-    trained, points, weight = chosen.rows, chosen.points, 1.0
-    if not len(trained):  # everything was pruned; the passes must happen all the same, other processes wait for them
-        trained, points, weight = rows.new_zeros(1), attacked[:1], 0.0
+    trained, weight = chosen.samples, 1.0
+    points = segment_point(trained.images, chosen.attacked, chosen.strength, eps)
+    if not len(points):  # everything was pruned; the passes must happen all the same, other processes wait for them
+        trained, weight = candidates.take(rows.new_zeros(1)), 0.0
+        points = trained.images
     outcome = trades_terms(
-        full_precision(model(images[trained])),
+        full_precision(model(trained.images)),
         full_precision(model(points)),
-        labels[trained],
+        trained.labels,
         beta=config.beta,
         label_smoothing=config.label_smoothing,
     )
-    return replace(outcome, loss=weight * outcome.loss), labels[trained], chosen
+    return replace(outcome, loss=weight * outcome.loss), trained.labels, chosen
+
+
+def choose_early(
+    model: nn.Module,
+    candidates: Candidates,
+    attack: InnerAttack,
+    config: TrainConfig,
+    threshold: float,
+    wanted: int,
+    *,
+    pruning: bool,
+) -> Chosen:
+    """Attack all candidates for a few steps, prune, and go on with a full batch of the others."""
+    eps, early = config.attack.eps, min(config.online.probe_steps, config.attack.steps)
+    probe = replace(attack, steps=early).perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
+    with frozen(model, config.attack.batchnorm), torch.no_grad():
+        easy = right_at(model, candidates.images, candidates.labels, probe, eps, threshold)
+    pruned = easy if pruning else torch.zeros_like(easy)
+    rows = pick(pruned, wanted, fill=True)
+    samples = candidates.take(rows)
+    later = replace(attack, steps=config.attack.steps - early, start=probe[rows])
+    attacked = later.perturb(model, samples.images, samples.labels, eps, samples.clean)
+    strength = _strength(model, samples, attacked, config)
+    return Chosen(samples, attacked, strength, _share(easy), _share(pruned))
+
+
+def choose_late(
+    model: nn.Module,
+    candidates: Candidates,
+    attack: InnerAttack,
+    config: TrainConfig,
+    threshold: float,
+    wanted: int,
+    *,
+    pruning: bool,
+) -> Chosen:
+    """Attack all candidates, then leave out those that are still right at the threshold; nothing replaces them."""
+    eps = config.attack.eps
+    attacked = attack.perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
+    easy = torch.zeros(len(candidates.labels), dtype=torch.bool, device=attacked.device)
+    if pruning and config.online.mode == "paper" and threshold > 0:
+        with frozen(model, config.attack.batchnorm), torch.no_grad():
+            easy = right_at(model, candidates.images, candidates.labels, attacked, eps, threshold)
+    rows = pick(easy, wanted, fill=False)
+    samples, attacked = candidates.take(rows), attacked[rows]
+    return Chosen(samples, attacked, _strength(model, samples, attacked, config), _share(easy), _share(easy))
+
+
+def _strength(model: nn.Module, samples: Candidates, attacked: Tensor, config: TrainConfig) -> Tensor:
+    if not len(attacked):
+        return attacked.new_zeros(0)
+    batchnorm = config.attack.batchnorm
+    with frozen(model, batchnorm), torch.no_grad():
+        return segment_strength(
+            model,
+            samples.images,
+            samples.labels,
+            attacked,
+            samples.clean.argmax(dim=1) == samples.labels,
+            config.attack.eps,
+            steps=config.online.search_steps,
+            compact=batchnorm == "eval",
+        )
+
+
+def _share(mask: Tensor) -> float:
+    return float(mask.double().mean())

@@ -1,0 +1,59 @@
+"""What the online method costs over plain TRADES (``python -m benchmarks online``).
+
+A net is trained on the digits first, since the search is longer where more samples are undecided.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from benchmarks.side_by_side import interleaved, print_table
+from puma.pools.importers.digits import digits
+from puma.pools.importing import write_parts
+from puma.training import TrainConfig, recipe
+from puma.training.distributed import Ranks, checked_device
+from puma.training.online import OnlineConfig
+from puma.training.run import gather, make_model, make_source, train
+from puma.training.step import make_parts, train_step
+
+STEPS = 15
+
+
+def main(rounds: int = 7) -> None:
+    """Print the ratio of steps with and without it."""
+    base = replace(recipe("small-digits"), samples_seen=20_000, batch_size=256)
+    ways = {
+        "TRADES": base,
+        "online, no pruning": replace(base, online=OnlineConfig("ours", prune_fraction=0.0)),
+        "online, 20 % pruned and replaced": replace(base, online=OnlineConfig("ours", prune_fraction=0.2, warmup=0.0)),
+        "online, as in the paper": replace(base, online=OnlineConfig("paper", prune_at=3.25 * base.attack.eps)),
+    }
+    with tempfile.TemporaryDirectory(prefix="puma-bench-") as folder:
+        pool = write_parts(digits(), Path(folder) / "digits") / "train"
+        run = train(base, [pool], Path(folder) / "run", show=False)
+        seconds = interleaved({name: stepper(config, pool, run) for name, config in ways.items()}, rounds=rounds)
+    print_table(f"{STEPS} steps of {base.batch_size}, {base.model}", seconds, "TRADES")
+
+
+def stepper(config: TrainConfig, pool: Path, run: Path) -> Callable[[], None]:
+    """Return a function that takes the next few steps from the trained weights."""
+    ranks = Ranks(0, 1, checked_device("cpu"))
+    samples = gather(config, [pool], None)
+    model = make_model(config, samples.inputs)
+    model.load_state_dict(load_file(run / "model.safetensors"))
+    parts, source = make_parts(model, config, ranks), make_source(config, samples, ranks)
+    batches = [source.batch(step) for step in range(STEPS)]
+    quiet = replace(config, optimizer=replace(config.optimizer, lr=1e-6))
+
+    def steps() -> None:
+        for batch in batches:
+            train_step(parts, batch, quiet)
+
+    return steps
+
+
+if __name__ == "__main__":
+    main()
