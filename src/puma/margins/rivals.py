@@ -1,0 +1,57 @@
+"""Which rivals are worth a gradient.
+
+The nearest rival has the smallest gap / ||gradient||, but gradients of all K rivals cost K backwards. The norms
+differ far less between images than between pairs of classes, so they are estimated once, on a few smooth
+random images, and rank the rivals of every sample. For an affine model the ranking is exact.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from puma.margins.geometry import Box, Norm
+from puma.margins.network import Network, gradient
+
+_EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
+_LARGEST_JACOBIAN = 2**26
+
+
+def pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor, batch_size: int) -> Tensor:
+    """Return the (K, K) typical dual norms of logit-difference gradients; all ones where too dear to get."""
+    flat = torch.ones(classes, classes, device=like.device)
+    if classes * like.shape[1] > _LARGEST_JACOBIAN:
+        return flat
+    total = torch.zeros_like(flat)
+    for probe in smooth_images(network, box, 8 if classes <= 32 else 2, like):
+        total += _pair_norms_at(network, norm, probe, classes, batch_size)
+    usable = total.isfinite() & (total > 0)
+    return torch.where(usable, total, flat)
+
+
+def smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tensor:
+    """Return rows of smooth noise: always the same, so that a margin does not depend on its neighbours."""
+    random = torch.Generator().manual_seed(0)
+    if len(network.shape) != 3:
+        pixels = torch.rand(count, like.shape[1], generator=random)
+    else:
+        channels, height, width = network.shape
+        coarse = torch.rand(count, channels, min(4, height), min(4, width), generator=random)
+        pixels = network.rows(F.interpolate(coarse, size=(height, width), mode="bilinear"))
+    return (box.low + (box.high - box.low) * pixels).to(like)
+
+
+def _pair_norms_at(network: Network, norm: Norm, probe: Tensor, classes: int, batch_size: int) -> Tensor:
+    jacobian = torch.cat(
+        [
+            _jacobian_rows(network, probe, wanted)
+            for wanted in torch.arange(classes, device=probe.device).split(batch_size)
+        ]
+    )
+    power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
+    return torch.cdist(jacobian, jacobian, p=power)
+
+
+def _jacobian_rows(network: Network, probe: Tensor, wanted: Tensor) -> Tensor:
+    points = probe.repeat(len(wanted), 1).requires_grad_()
+    logits = network.logits(points)
+    return gradient(logits.gather(1, wanted[:, None]).sum(), points)
