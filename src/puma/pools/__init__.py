@@ -1,1 +1,8 @@
-"""pools"""
+"""What is trained on: memory-mapped images with labels, origin and stable ids."""
+
+from puma.pools.augment import crop_and_flip
+from puma.pools.pool import Batch, Pool, to_unit
+from puma.pools.sampler import MixedSampler
+from puma.pools.store import Origin
+
+__all__ = ["Batch", "MixedSampler", "Origin", "Pool", "crop_and_flip", "to_unit"]

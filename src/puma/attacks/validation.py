@@ -1,0 +1,54 @@
+"""Checks of what an attack is given; each failure is one sentence."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from puma.errors import PumaError
+
+
+def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> None:
+    """Images: floats within the bounds, at least (n, d). Labels: int64 (n,)."""
+    if not images.is_floating_point():
+        raise PumaError(
+            f"images must be floating point within {list(bounds)}, got {images.dtype}; puma.pools.to_unit converts."
+        )
+    if images.dim() < 2:
+        raise PumaError(f"images must be a batch (n, ...), got shape {tuple(images.shape)}.")
+    if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+        raise PumaError(
+            f"labels must be int64 of shape ({len(images)},), got {labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    if not bounds[0] < bounds[1]:
+        raise PumaError(f"bounds must be (low, high) with low < high, got {bounds}.")
+    if len(images):
+        low, high = (float(value) for value in images.aminmax())
+        if not (bounds[0] <= low and high <= bounds[1]):
+            kind = "NaN" if math.isnan(low) or math.isnan(high) else f"pixels from {low:g} to {high:g}"
+            raise PumaError(f"images must lie within the bounds {list(bounds)}, got {kind}.")
+
+
+def check_labels_fit(labels: Tensor, logits: Tensor) -> None:
+    """Logits: (n, classes). Labels: each below the number of classes."""
+    if logits.dim() != 2 or len(logits) != len(labels):
+        raise PumaError(f"the model must give logits of shape ({len(labels)}, classes), got {tuple(logits.shape)}.")
+    if len(labels):
+        low, high = (int(value) for value in labels.aminmax())
+        if low < 0 or high >= logits.shape[1]:
+            raise PumaError(
+                f"labels must lie in 0..{logits.shape[1] - 1} for this model's {logits.shape[1]} classes, "
+                f"got {low}..{high}."
+            )
+
+
+def strength_per_sample(eps: float | Tensor, images: Tensor) -> Tensor:
+    """Spread a scalar over the batch; refuse other shapes and values that are not finite."""
+    strength = torch.as_tensor(eps, dtype=images.dtype, device=images.device)
+    if strength.dim() == 0:
+        strength = strength.expand(len(images))
+    if strength.shape != images.shape[:1]:
+        raise PumaError(f"eps must be a number or have shape ({len(images)},), got shape {tuple(strength.shape)}.")
+    if not bool(strength.isfinite().all()):
+        raise PumaError("eps must be finite, got NaN or infinity.")
+    return strength.detach()

@@ -1,0 +1,175 @@
+"""``puma data``: make pools and look at them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from puma.errors import PumaError
+from puma.pools import Origin, Pool
+from puma.pools.importers.cifar import CIFAR10, CIFAR100, cifar
+from puma.pools.importers.folder import list_pictures
+from puma.pools.importers.idx import FASHION_CLASSES, MNIST_CLASSES, idx
+from puma.pools.importing import pool_names, write_parts, write_picture_folder
+from puma.pools.show import describe, draw_grid
+from puma.pools.writer import PoolPart
+
+Out = Annotated[Path, arg(metavar="DIR", help="folder to write; it must not exist yet")]
+Force = Annotated[bool, arg(help="replace an existing pool")]
+OriginName = Annotated[Literal["real", "generated"], arg(help="where the images come from")]
+AllowEmpty = Annotated[bool, arg(help="accept classes without any image")]
+
+
+def _write(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
+    _tell(write_parts(parts, out, force=force, progress=True))
+
+
+def _tell(out: Path) -> None:
+    for name, pool in pool_names(out).items():
+        place = out if (out / "pool.json").is_file() else out / name
+        height, width, channels = pool.image_shape
+        print(f"{place}: {len(pool):,} images of {height} x {width} x {channels}, {pool.num_classes} classes")
+    print(f"look at it with: puma data show {out}")
+
+
+def digits(*, out: Out, force: Force = False) -> None:
+    """Import scikit-learn's handwritten digits: 1797 grey images of 8 px; writes DIR/train and DIR/test."""
+    from puma.pools.importers.digits import digits
+
+    _write(digits(), out, force)
+
+
+def cifar10(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
+    """Import CIFAR-10; writes DIR/train and DIR/test.
+
+    Args:
+        source: folder or tar archive with the official binary or python files (data_batch_1 ... test_batch).
+    """
+    _write(cifar(source, CIFAR10), out, force)
+
+
+def cifar100(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
+    """Import CIFAR-100 with its 100 fine labels; writes DIR/train and DIR/test.
+
+    Args:
+        source: folder or tar archive with the official binary or python files (train, test).
+    """
+    _write(cifar(source, CIFAR100), out, force)
+
+
+def mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
+    """Import MNIST; writes DIR/train and DIR/test.
+
+    Args:
+        source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
+        pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
+    """
+    _write(idx(source, MNIST_CLASSES, pool=pool), out, force)
+
+
+def fashion_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
+    """Import Fashion-MNIST; writes DIR/train and DIR/test.
+
+    Args:
+        source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
+        pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
+    """
+    _write(idx(source, FASHION_CLASSES, pool=pool), out, force)
+
+
+def npz(
+    source: Positional[Path],
+    /,
+    *,
+    out: Out,
+    origin: OriginName = "generated",
+    like: Path | None = None,
+    class_names: tuple[str, ...] = (),
+    image_key: str = "image",
+    label_key: str = "label",
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Import an .npz of uint8 images (n, height, width, channels) and integer labels; it is streamed.
+
+    Args:
+        source: the .npz file, compressed or not.
+        like: a pool whose class names to take, so that the two can be trained on together.
+        class_names: names of the classes in the order of their labels; numbers by default.
+        image_key: name of the images' array in the file.
+        label_key: name of the labels' array in the file.
+    """
+    from puma.pools.importers.npz import npz
+
+    if like is not None and class_names:
+        raise PumaError("--like and --class-names both name the classes; give one of them.")
+    names = Pool.open(like).class_names if like is not None else class_names
+    part = npz(
+        source,
+        origin=Origin[origin.upper()],
+        class_names=names or None,
+        image_key=image_key,
+        label_key=label_key,
+        allow_empty_class=allow_empty_class,
+    )
+    _write({"": part}, out, force)
+
+
+def folder(
+    source: Positional[Path],
+    /,
+    *,
+    out: Out,
+    size: int,
+    channels: Literal[1, 3] = 3,
+    keep_files: bool = False,
+    strict: bool = False,
+    origin: OriginName = "real",
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Import a folder with one sub-folder of pictures per class.
+
+    Args:
+        source: the folder.
+        size: side in pixels; the shorter side of a picture is scaled to it and the middle square cut out.
+        channels: 3 for colour, 1 for grey.
+        keep_files: do not pack the pixels; the pool points at the pictures, decoded by threads when they are read.
+        strict: stop at a picture that cannot be read; otherwise such pictures are listed and left out.
+    """
+    pictures = list_pictures(source, size, channels)
+    write_picture_folder(
+        pictures,
+        out,
+        origin=Origin[origin.upper()],
+        keep_files=keep_files,
+        strict=strict,
+        allow_empty_class=allow_empty_class,
+        force=force,
+        progress=True,
+    )
+    if pictures.broken:
+        shown = "; ".join(pictures.broken[:3])
+        more = f"{len(pictures.broken)} pictures could not be read and were left out"
+        print(f"puma: {more} (all in {out / 'broken.txt'}): {shown}", file=sys.stderr)
+    _tell(out)
+
+
+def show(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:
+    """Print what a pool holds and draw a grid of its images.
+
+    Args:
+        path: a pool, or a folder of pools.
+        picture: where to write the PNG; by default POOL/grid.png.
+        seed: another seed shows other images.
+    """
+    for name, pool in pool_names(path).items():
+        for store in pool.stores:
+            store.verify()
+        print(describe(pool, name))
+        target = picture or pool.stores[0].path / "grid.png"
+        if picture is not None and len(pool_names(path)) > 1:
+            target = picture.with_stem(f"{picture.stem}-{name}")
+        draw_grid(pool, target, seed=seed)
+        print(f"picture: {target}\n")

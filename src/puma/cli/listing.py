@@ -1,0 +1,21 @@
+"""``puma list``: what there is to choose from."""
+
+from puma.attacks import LOSSES, NORMS
+from puma.cli import COMMANDS
+from puma.models import ARCHITECTURES, build, count_parameters
+
+
+def listing() -> None:
+    """Print the importers, models and attacks that other commands take by name."""
+    import torch
+
+    print("data (puma data import NAME)")
+    for verb, (_, text) in COMMANDS.items():
+        if verb.startswith("data import "):
+            print(f"  {verb.removeprefix('data import '):<22}{text}")
+    print("\nmodels")
+    for name, architecture in ARCHITECTURES.items():
+        with torch.device("meta"):
+            millions = count_parameters(build(name, 10)) / 1e6
+        print(f"  {name:<22}{architecture.image_size:>4} px {millions:>8.2f} M parameters   {architecture.summary}")
+    print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")

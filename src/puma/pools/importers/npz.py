@@ -1,0 +1,94 @@
+"""An .npz of images and labels, such as the public files of generated images; streamed, never whole in memory."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.pools.writer import Chunk, PoolPart, checked_labels, checked_shape
+
+_CHUNK_BYTES = 1 << 24
+_MOST_CLASSES = 1 << 20
+
+
+def npz(
+    source: Path,
+    *,
+    origin: int,
+    class_names: tuple[str, ...] | None,
+    image_key: str = "image",
+    label_key: str = "label",
+    allow_empty_class: bool = False,
+) -> PoolPart:
+    """Return the one part in the file; without ``class_names`` the classes are 0 to the highest label."""
+    if not source.is_file():
+        raise PumaError(f"no such file: {source}.")
+    limit = len(class_names) if class_names else _MOST_CLASSES
+    with _arrays(source, image_key, label_key) as (images, labels):
+        count = images.shape[0]
+        if labels.shape[0] != count:
+            raise PumaError(f"{source} has {labels.shape[0]} labels for {count} images.")
+        for first in images.chunks(1):
+            checked_shape(first, None)
+            break
+        checked = (checked_labels(chunk, len(chunk), limit) for chunk in labels.chunks(1 << 20))
+        highest = max((int(chunk.max()) for chunk in checked), default=0)
+    names = class_names or tuple(str(label) for label in range(highest + 1))
+
+    def chunks() -> Iterator[Chunk]:
+        with _arrays(source, image_key, label_key) as (images, labels):
+            rows = max(1, _CHUNK_BYTES // max(1, images.row_bytes))
+            yield from zip(images.chunks(rows), labels.chunks(rows), strict=True)
+
+    return PoolPart(chunks(), names, count, origin=origin, allow_empty_class=allow_empty_class)
+
+
+class _Member:
+    """One array of the archive, read front to back."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.file, self.name = file, name
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        if dtype.hasobject:
+            raise PumaError(f"{name} holds Python objects, which are never loaded; save plain arrays.")
+        if fortran and len(shape) > 1:
+            raise PumaError(f"{name} is in Fortran order; save it with np.ascontiguousarray.")
+        if not shape:
+            raise PumaError(f"{name} is a single value; expected one row per image.")
+        self.shape, self.dtype = shape, dtype
+        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+
+    def chunks(self, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield arrays of at most ``rows`` rows."""
+        for start in range(0, self.shape[0], rows):
+            count = min(rows, self.shape[0] - start)
+            content = self.file.read(count * self.row_bytes)
+            if len(content) != count * self.row_bytes:
+                raise EOFError(f"{self.name} ends at row {start + len(content) // max(1, self.row_bytes)}")
+            yield np.frombuffer(content, dtype=self.dtype).reshape(count, *self.shape[1:])
+
+
+@contextmanager
+def _arrays(source: Path, image_key: str, label_key: str) -> Iterator[tuple[_Member, _Member]]:
+    """Open both arrays; what a damaged archive raises on the way is told in one sentence."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            for key in (image_key, label_key):
+                if key not in names:
+                    found = ", ".join(names)
+                    raise PumaError(f"{source} has no array {key!r}, only {found}; see --image-key and --label-key.")
+            with archive.open(f"{image_key}.npy") as images, archive.open(f"{label_key}.npy") as labels:
+                yield _Member(images, f"{source}:{image_key}"), _Member(labels, f"{source}:{label_key}")
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+        raise PumaError(f"{source} is not a whole .npz file ({error}); fetch it again.") from error

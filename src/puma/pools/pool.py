@@ -1,0 +1,156 @@
+"""A pool: the images that are trained on, memory-mapped, with stable ids.
+
+A pool is a selection of rows from one or more stores (folders on disk). Opening one reads a page of JSON and maps the
+rest, so fifty million images cost no more memory than fifty; subsets and concatenations copy no images.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from puma.errors import PumaError
+from puma.pools.store import Origin, Store, open_store
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images as stored (uint8, shape NCHW in channels_last memory), labels and sample ids (int64)."""
+
+    images: Tensor
+    labels: Tensor
+    sample_id: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Turn uint8 pixels into float32 within [0, 1]."""
+    return images.to(torch.float32).div_(255)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Images, labels, origin and ids of training samples; use ``Pool.open``, ``subset`` and ``+`` to make one.
+
+    A sample's id is its row in the store, plus the sizes of the stores before it: it does not change when the pool
+    is pruned. ``rows`` are the selected ids, None for all.
+    """
+
+    stores: tuple[Store, ...]
+    rows: Rows | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Pool":
+        """Open the pool in a folder; images stay on disk."""
+        return cls((open_store(Path(path)),))
+
+    @cached_property
+    def _starts(self) -> Rows:
+        return np.cumsum([0] + [len(store) for store in self.stores])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1]) if self.rows is None else len(self.rows)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        return self.stores[0].image_shape
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their labels."""
+        return self.stores[0].class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @cached_property
+    def sample_id(self) -> Rows:
+        """Stable ids (n,), ascending in the order of the pool unless a subset was reordered."""
+        return np.arange(self._starts[-1]) if self.rows is None else self.rows
+
+    @cached_property
+    def labels(self) -> Rows:
+        """Labels (n,)."""
+        return self._column([store.labels for store in self.stores]).astype(np.int64)
+
+    @cached_property
+    def origin(self) -> NDArray[np.int8]:
+        """Origin (n,) of each sample: ``Origin.REAL`` or ``Origin.GENERATED``."""
+        return self._column([store.origin for store in self.stores]).astype(np.int8)
+
+    def _column(self, columns: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+        whole = columns[0] if len(columns) == 1 else np.concatenate(columns)
+        return whole if self.rows is None else whole[self.rows]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the stores' contents and of which rows are selected; files made from the pool carry it."""
+        if len(self.stores) == 1 and self.rows is None:
+            return self.stores[0].fingerprint
+        digest = hashlib.sha256("".join(store.fingerprint for store in self.stores).encode())
+        if self.rows is not None:
+            digest.update(np.ascontiguousarray(self.rows).data)
+        return digest.hexdigest()
+
+    def batch(self, positions: NDArray[np.integer] | Sequence[int]) -> Batch:
+        """Read the samples at these positions (0 to len - 1), in this order."""
+        wanted = np.asarray(positions, dtype=np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise PumaError(f"positions must lie in 0..{len(self) - 1}, got {wanted.min()}..{wanted.max()}.")
+        ids = wanted if self.rows is None else self.rows[wanted]
+        if len(self.stores) == 1:
+            images, labels = self.stores[0].read(ids)
+        else:
+            images = np.empty((len(ids), *self.image_shape), dtype=np.uint8)
+            labels = np.empty(len(ids), dtype=np.int64)
+            owner = np.searchsorted(self._starts, ids, side="right") - 1
+            for index, store in enumerate(self.stores):
+                mine = owner == index
+                if mine.any():
+                    images[mine], labels[mine] = store.read(ids[mine] - self._starts[index])
+        return Batch(
+            images=torch.from_numpy(images).permute(0, 3, 1, 2),
+            labels=torch.from_numpy(labels),
+            sample_id=torch.from_numpy(np.array(ids)),
+        )
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """Read the pool once, in order; the last batch may be short."""
+        if batch_size < 1:
+            raise PumaError(f"batch_size must be at least 1, got {batch_size}.")
+        for start in range(0, len(self), batch_size):
+            yield self.batch(np.arange(start, min(start + batch_size, len(self))))
+
+    def subset(self, keep: NDArray[np.bool_] | Tensor) -> "Pool":
+        """Keep the samples where ``keep`` (n,) is true; ids stay the same, nothing is copied."""
+        mask = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
+        if mask.dtype != np.bool_ or mask.shape != (len(self),):
+            raise PumaError(f"keep must be {len(self)} booleans, got {mask.dtype} of shape {mask.shape}.")
+        return Pool(self.stores, self.sample_id[mask])
+
+    def __add__(self, other: "Pool") -> "Pool":
+        """Put another pool behind this one (real + generated); its ids move up by this one's stores."""
+        if self.image_shape != other.image_shape:
+            raise PumaError(f"pools must have images of one shape, got {self.image_shape} and {other.image_shape}.")
+        if self.class_names != other.class_names:
+            raise PumaError(f"pools must have the same classes, got {self.class_names} and {other.class_names}.")
+        if self.rows is None and other.rows is None:
+            return Pool(self.stores + other.stores)
+        return Pool(self.stores + other.stores, np.concatenate([self.sample_id, other.sample_id + self._starts[-1]]))
+
+    def positions_of(self, origin: Origin) -> Rows:
+        """Positions of the samples of one origin."""
+        return np.flatnonzero(self.origin == origin)

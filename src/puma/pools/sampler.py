@@ -1,0 +1,126 @@
+"""Which samples make up the batch of a given step: a pure function of the seed and the step.
+
+Nothing is remembered between steps, so a run resumes exactly at any of them and every rank can tell its own share.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+
+Positions = NDArray[np.int64]
+
+_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class MixedSampler:
+    """Batches with a fixed share of generated samples, as in Wang et al. (2023): 512 = 154 real + 358 generated.
+
+    Real samples come from endless reshuffled passes, generated ones are drawn with replacement. Without one kind the
+    other fills the whole batch, in passes.
+
+    Args:
+        real: positions of the real samples in the pool.
+        generated: positions of the generated samples.
+        batch_size: over all ranks together.
+        generated_fraction: share of each batch, rounded down to whole samples.
+        samples_seen: length of training; the last batch is always full.
+        seed: other seeds give other batches.
+        rank: which of the ``ranks`` processes this is; it gets every ``ranks``-th sample of each batch.
+        ranks: number of processes.
+    """
+
+    real: Positions
+    generated: Positions
+    batch_size: int
+    generated_fraction: float
+    samples_seen: int
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.generated_fraction <= 1:
+            raise PumaError(f"generated_fraction must lie in [0, 1], got {self.generated_fraction}.")
+        if self.batch_size < 1 or self.samples_seen < 1:
+            raise PumaError(
+                f"batch_size and samples_seen must be positive, got {self.batch_size}, {self.samples_seen}."
+            )
+        if not 0 <= self.rank < self.ranks or self.batch_size % self.ranks:
+            share = f"{self.batch_size} for rank {self.rank} of {self.ranks}"
+            raise PumaError(f"batch_size must divide evenly over the ranks, got {share}.")
+        if self.real_per_batch and not len(self.real):
+            raise PumaError("the pool has no real samples; set generated_fraction to 1.")
+        if self.generated_per_batch and not len(self.generated):
+            raise PumaError("the pool has no generated samples; set generated_fraction to 0.")
+
+    @property
+    def generated_per_batch(self) -> int:
+        """Generated samples in a batch."""
+        return int(self.generated_fraction * self.batch_size + 1e-9)
+
+    @property
+    def real_per_batch(self) -> int:
+        """Real samples in a batch."""
+        return self.batch_size - self.generated_per_batch
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return -(-self.samples_seen // self.batch_size)
+
+    def positions(self, step: int) -> Positions:
+        """Pool positions of this rank's share of the batch of one step: real ones first."""
+        real = self.real[endless_passes(len(self.real), self.real_per_batch, step, self.seed)]
+        if self.real_per_batch:
+            rng = np.random.Generator(np.random.Philox(key=[self.seed, step]))
+            generated = self.generated[rng.integers(len(self.generated) or 1, size=self.generated_per_batch)]
+        else:
+            generated = self.generated[endless_passes(len(self.generated), self.batch_size, step, self.seed)]
+        return np.concatenate([real, generated])[self.rank :: self.ranks]
+
+    def __iter__(self) -> Iterator[Positions]:
+        return (self.positions(step) for step in range(len(self)))
+
+
+def endless_passes(count: int, per_batch: int, step: int, seed: int) -> Positions:
+    """Places in 0..count-1 of one batch of an endless stream that visits every place once per pass."""
+    if per_batch == 0:
+        return np.empty(0, dtype=np.int64)
+    stream = np.arange(step * per_batch, (step + 1) * per_batch, dtype=np.int64)
+    passes = stream // count
+    places = np.empty(per_batch, dtype=np.int64)
+    for index in np.unique(passes):
+        mine = passes == index
+        places[mine] = shuffled(stream[mine] % count, count, seed, int(index))
+    return places
+
+
+def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
+    """Where a pseudo-random permutation of 0..count-1 sends these places, without building the permutation.
+
+    A Feistel network permutes the smallest power of four that holds ``count``; places it sends outside are sent on
+    until they land inside. Memory stays flat for any pool, and any step can be looked up alone.
+    """
+    half_bits = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half_bits) - 1)
+    keys = np.random.Generator(np.random.Philox(key=[seed, salt])).integers(1 << 63, size=_ROUNDS, dtype=np.uint64)
+    result = np.asarray(places, dtype=np.uint64).copy()
+    outside = np.ones(len(result), dtype=bool)
+    while outside.any():
+        left, right = result[outside] >> np.uint64(half_bits), result[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right + key) & mask)
+        result[outside] = (left << np.uint64(half_bits)) | right
+        outside = result >= count
+    return result.astype(np.int64)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,106 @@
+"""One folder of images on disk.
+
+``pool.json`` describes it. ``labels.npy`` (int32) and ``origin.npy`` (int8) lie beside the images, which are either
+``images.npy`` (uint8, NHWC, memory-mapped) or a list of picture files that are decoded when they are read.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.pools.pictures import PictureFiles
+from puma.pools.writer import FORMAT, content_fingerprint
+
+
+class Origin(IntEnum):
+    """Where a sample comes from."""
+
+    REAL = 0
+    GENERATED = 1
+
+
+class Images(Protocol):
+    """Anything that gives uint8 images (k, height, width, channels) for k rows."""
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """The arrays of one folder, mapped."""
+
+    path: Path
+    images: Images
+    labels: NDArray[np.int32]
+    origin: NDArray[np.int8]
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Copy images and labels of these rows into memory."""
+        return np.asarray(self.images[rows]), self.labels[rows].astype(np.int64)
+
+    def verify(self) -> None:
+        """Recompute the fingerprint and raise if the files are not those that were imported."""
+        if content_fingerprint(self.images, self.labels, self.origin, self.image_shape) != self.fingerprint:
+            raise PumaError(f"pool {self.path} has changed since it was imported; import it again.")
+
+
+def open_store(path: Path) -> Store:
+    """Map the arrays of a pool folder; a folder that is not whole raises."""
+    if not (path / "pool.json").is_file():
+        inner = sorted(child.parent.name for child in path.glob("*/pool.json"))
+        hint = f"it has pools inside: {', '.join(inner)}" if inner else "make one with: puma data import"
+        raise PumaError(f"{path} is not a pool (no pool.json); {hint}.")
+    try:
+        described = json.loads((path / "pool.json").read_text(encoding="utf-8"))
+        if described["format"] != FORMAT:
+            raise PumaError(f"pool {path} has format {described['format']!r}, this version reads {FORMAT!r}.")
+        shape = tuple(int(size) for size in described["image_shape"])
+        count = int(described["count"])
+        names = tuple(str(name) for name in described["class_names"])
+        fingerprint = str(described["fingerprint"])
+        root = described.get("pictures")
+        resize = int(described.get("size", 0))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PumaError(f"{path / 'pool.json'} is damaged ({error}); import the pool again.") from error
+    if len(shape) != 3:
+        raise PumaError(f"{path / 'pool.json'} is damaged (image_shape {shape}); import the pool again.")
+    images: Images
+    if root is None:
+        images = _mapped(path / "images.npy", np.dtype(np.uint8), (count, *shape))
+    else:
+        names_file, ends = path / "files.txt", _mapped(path / "files_end.npy", np.dtype(np.int64), (count,))
+        images = PictureFiles(Path(os.path.normpath(path / root)), names_file, ends, resize, shape[2])
+    return Store(
+        path=path,
+        images=images,
+        labels=_mapped(path / "labels.npy", np.dtype(np.int32), (count,)),
+        origin=_mapped(path / "origin.npy", np.dtype(np.int8), (count,)),
+        image_shape=(shape[0], shape[1], shape[2]),
+        class_names=names,
+        fingerprint=fingerprint,
+    )
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise PumaError(f"{path} is missing or cut short ({error}); import the pool again.") from error
+    if array.dtype != dtype or array.shape != shape:
+        raise PumaError(f"{path} should hold {dtype} {shape}, it holds {array.dtype} {array.shape}; import again.")
+    return array.view(np.ndarray)

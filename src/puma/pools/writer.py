@@ -1,0 +1,172 @@
+"""Write a pool so that it is whole or absent: everything goes to a hidden folder that is renamed at the end."""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+
+FORMAT = "puma-pool-1"
+_HEADER = 128  # bytes reserved for an .npy header: room for any count
+_SAMPLED_IMAGES = 1024
+_ROWS = 1 << 20  # labels looked at in one go
+
+Chunk = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class PoolPart:
+    """What one pool is written from: chunks of (images NHWC uint8, labels), about ``count`` in all."""
+
+    chunks: Iterable[Chunk]
+    class_names: Sequence[str]
+    count: int
+    origin: int = 0
+    allow_empty_class: bool = False
+
+
+@contextmanager
+def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a hidden folder beside ``out`` that becomes ``out`` on success and vanishes on any error."""
+    if out.exists() and not force:
+        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+    if out.exists() and not _is_ours(out):
+        raise PumaError(f"{out} is not a pool, so --force does not replace it; choose another --out.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _is_ours(out: Path) -> bool:
+    return out.is_dir() and (not any(out.iterdir()) or any(out.glob("pool.json")) or any(out.glob("*/pool.json")))
+
+
+def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] | None = None) -> None:
+    """Write images.npy, labels.npy, origin.npy and pool.json into an existing empty folder."""
+    shape: tuple[int, int, int] | None = None
+    with NpyAppender(folder / "images.npy", np.uint8) as images, NpyAppender(folder / "labels.npy", np.int32) as labels:
+        for pixels, targets in part.chunks:
+            shape = checked_shape(pixels, shape)
+            labels.append(checked_labels(targets, len(pixels), len(part.class_names)))
+            images.append(pixels)
+            if advance:
+                advance(len(pixels))
+    if shape is None:
+        raise PumaError("the source holds no images; nothing was written.")
+    write_description(folder, part, np.load(folder / "images.npy", mmap_mode="r"), shape, {})
+
+
+def write_description(
+    folder: Path, part: PoolPart, images: Any, shape: tuple[int, int, int], more: dict[str, Any]
+) -> None:
+    """Write origin.npy and, last of all, pool.json, once images and labels are there."""
+    labels = np.load(folder / "labels.npy", mmap_mode="r")
+    starts = range(0, len(labels), _ROWS)
+    counts = sum(
+        (np.bincount(labels[start : start + _ROWS], minlength=len(part.class_names)) for start in starts),
+        start=np.zeros(len(part.class_names), dtype=np.int64),
+    )
+    empty = [name for name, count in zip(part.class_names, counts, strict=True) if count == 0]
+    if empty and not part.allow_empty_class:
+        shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
+        raise PumaError(f"no image of class {shown}; complete the source, or give --allow-empty-class.")
+    origin = np.full(len(labels), part.origin, dtype=np.int8)
+    np.save(folder / "origin.npy", origin)
+    described = {
+        "format": FORMAT,
+        "count": len(labels),
+        "image_shape": list(shape),
+        "class_names": list(part.class_names),
+        "class_counts": counts.tolist(),
+        "origin": part.origin,
+        **more,
+        "fingerprint": content_fingerprint(images, labels, origin, shape),
+    }
+    (folder / "pool.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+
+
+def content_fingerprint(images: Any, labels: NDArray[Any], origin: NDArray[Any], shape: Sequence[int]) -> str:
+    """Hash of the sizes, every label, every origin, and 1024 evenly spaced images (always the first and last).
+
+    Reading fifty million images to name a pool would take longer than measuring some: a change to a single image that
+    is not among the sampled ones goes unseen; another selection, order, labelling or resolution never does.
+    """
+    count = len(labels)
+    digest = hashlib.sha256(f"{FORMAT} {count} {tuple(shape)}".encode())
+    for start in range(0, count, _ROWS):
+        digest.update(np.ascontiguousarray(labels[start : start + _ROWS], dtype=np.int32).data)
+        digest.update(np.ascontiguousarray(origin[start : start + _ROWS], dtype=np.int8).data)
+    for row in np.unique(np.linspace(0, count - 1, _SAMPLED_IMAGES).astype(np.int64)) if count else ():
+        digest.update(np.ascontiguousarray(images[np.array([row])]).tobytes())
+    return digest.hexdigest()
+
+
+def checked_shape(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """Images must be uint8 NHWC with 1 or 3 channels, all of one shape."""
+    if pixels.dtype != np.uint8:
+        found = "NaN among them" if pixels.dtype.kind == "f" and np.isnan(pixels).any() else f"got {pixels.dtype}"
+        raise PumaError(f"images must be uint8 from 0 to 255 ({found}); convert with (images * 255).round().")
+    if pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+        raise PumaError(f"images must be (n, height, width, 1 or 3 channels), got shape {pixels.shape}.")
+    if shape is not None and pixels.shape[1:] != shape:
+        raise PumaError(f"images must all be {shape}, got {pixels.shape[1:]}.")
+    return (pixels.shape[1], pixels.shape[2], pixels.shape[3])
+
+
+def checked_labels(labels: NDArray[Any], count: int, num_classes: int) -> NDArray[np.int32]:
+    """Labels must be integers from 0 to the number of classes, one for every image."""
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise PumaError(f"labels must be integers of shape (n,), got {labels.dtype} of shape {labels.shape}.")
+    if len(labels) != count:
+        raise PumaError(f"there must be as many labels as images, got {len(labels)} labels for {count} images.")
+    if count and (labels.min() < 0 or labels.max() >= num_classes):
+        raise PumaError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}.")
+    return labels.astype(np.int32)
+
+
+class NpyAppender:
+    """Write an .npy file of unknown length chunk by chunk; plain writes, so a full disk raises, never crashes."""
+
+    def __init__(self, path: Path, dtype: type[np.generic]) -> None:
+        self.file = path.open("wb")
+        self.dtype = np.dtype(dtype)
+        self.count, self.tail = 0, ()
+        self.file.write(b"\0" * _HEADER)
+
+    def append(self, chunk: NDArray[Any]) -> None:
+        """Add rows."""
+        self.file.write(np.ascontiguousarray(chunk, dtype=self.dtype).data)
+        self.count += len(chunk)
+        self.tail = chunk.shape[1:]
+
+    def __enter__(self) -> "NpyAppender":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self.file:
+            if kind is None:
+                described = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.tail)}
+                text = f"{described!r}".encode().ljust(_HEADER - 11) + b"\n"
+                self.file.seek(0)
+                self.file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+                self.file.flush()
+                os.fsync(self.file.fileno())
