@@ -1,4 +1,10 @@
-"""The engine behind ``deepfool`` and ``tight``."""
+"""The engine behind ``deepfool`` and ``tight``: DeepFool's linearisation, but always measured from the image.
+
+Where DeepFool adds up steps, this search keeps one direction from the image (a pattern, see geometry.py) and one
+radius. A step linearises the gap at the current point, turns the pattern towards its steepest descent, and moves to
+the radius at which the linearised gap closes on the new ray: one forward and one backward, whatever the number of
+classes. ``tight`` follows several rivals at once and lets them race.
+"""
 
 from dataclasses import dataclass
 
@@ -6,142 +12,126 @@ import torch
 from torch import Tensor
 
 from puma.margins.finish import Finish, look
-from puma.margins.geometry import Box, Norm, closing_radius
+from puma.margins.first import first_gradients
+from puma.margins.geometry import Box, Norm, newton_on_ray
 from puma.margins.network import Network, gradient, pick, true_gap, without
-from puma.margins.rows import Rows
+from puma.margins.rows import Arrival, Rows
 from puma.margins.status import Status
-from puma.margins.stream import DONE, Arrival, Method, Stage
+from puma.margins.stream import DROPPED, Method, Stage
 
 STEP, LOOK = 0, 1
 
 
 @dataclass(frozen=True)
 class Search:
-    """How hard to search."""
+    """How hard to search. ``steps`` counts gradients of the rival that is followed, the first one included."""
 
     candidates: int = 2
-    steps: int = 3
+    steps: int = 4
     wrong_steps: int = 6
-    temperature: float = 0.1
-    race: float = 1.0  # rivals within this factor of the nearest are all followed ...
-    race_steps: int = 3
-    lead: float = 1.08  # ... for this long, and then only those within this factor
+    retry_steps: int = 5
+    temperature: float = 1.0
     momentum: float = 0.0
+    race: float = 1.0
+    race_steps: int = 3
+    lead: float = 1.08
     tolerance: float = 2e-3
-    adopt: bool = True
-    etas: tuple = (1.0, 1.0, 0.5)
-    eta_pow: float = 0.5
 
 
-def engine(network, norm, box, ranks, config, cap=None):
-    """Build."""
-    reach = norm.diameter(box.high - box.low, int(torch.tensor(network.shape).prod()))
-    finish = Finish(tolerance=config.tolerance, reach=reach, retry_stage=STEP, retries=2)
+DEEPFOOL = Search()
+TIGHT = Search(
+    candidates=5, steps=14, wrong_steps=20, momentum=0.5, race=1.5, tolerance=5e-4
+)
+
+
+def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
+    """Assemble the search. ``ranks`` (K, K) are typical gradient norms, which order the rivals."""
+    widest = norm.diameter(box.high - box.low, network.pixels)
+    finish = Finish(tolerance=config.tolerance, reach=widest, retry_stage=STEP, retries=2)
+    if cap is not None:
+        finish = Finish(tolerance=config.tolerance, reach=min(cap, widest), beyond_reach=Status.CAPPED)
+    candidates = min(config.candidates, len(ranks) - 1)
+
+    def begin(arrival: Arrival) -> Rows:
+        rows = first_gradients(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)
+        if config.momentum:
+            rows = rows.change(memory=-rows.pattern)
+        hopeless = rows.radius > 2 * finish.reach  # far beyond the cap already by the first linearisation
+        rows = rows.change(
+            radius=rows.radius.clamp(1e-7 * widest, finish.reach),
+            stage=torch.where((rows.stage == STEP) & hopeless & (cap is not None), LOOK, rows.stage),
+        )
+        return rows
+
     return Method(
-        begin=lambda a: begin(a, network, norm, box, ranks, config),
-        stages=(
-            Stage(lambda r: step(r, network, norm, box, config), 1, 1),
-            Stage(lambda r: look(r, network, box, finish), 1, 0),
-        ),
+        begin=begin,
         begin_forwards=1,
-        begin_backwards=config.candidates,
+        begin_backwards=candidates,
+        stages=(
+            Stage(lambda rows: step(rows, network, norm, box, finish.reach, config), 1, 1),
+            Stage(lambda rows: look(rows, network, box, finish), 1, 0),
+        ),
     )
 
 
-def begin(a: Arrival, network, norm, box, ranks, config) -> Rows:
-    points = a.origin.detach().requires_grad_()
-    logits = network.logits(points)
-    values = logits.detach()
-    right = values.argmax(1) == a.label
-    gap, _ = true_gap(values, a.label, right)
-    sign = torch.where(right, 1.0, -1.0)
-    gaps = sign[:, None] * (pick(values, a.label)[:, None] - values)
-    distance = without(gaps / ranks[a.label], a.label) if False else gaps / ranks[a.label]
-    worst = torch.where(right, torch.inf, -torch.inf)
-    distance = distance.scatter(1, a.label[:, None], worst[:, None])
-    order = (distance * sign[:, None]).argsort(1)[:, : config.candidates]
-    many = order.shape[1]
-    rows = []
-    best = None
-    label_logit = pick(logits, a.label)
-    for j in range(many):
-        rival = order[:, j]
-        g = sign * (label_logit - pick(logits, rival))
-        w = gradient(g.sum(), points, again=j + 1 < many)
-        s = -norm.steepest(w)
-        r, slope = closing_radius(box, a.origin, s, g.detach(), w)
-        key = torch.where(right, r, torch.where(g.detach() > 0, -r, torch.inf))
-        rows.append((key, rival, s, r, slope, norm.dual(w)))
-    n = len(a.label)
-    keys = torch.stack([k[0] for k in rows])
-    best = keys.min(0)[0]
-    follow = keys <= best.abs() * config.race if config.race > 1 else torch.zeros_like(keys, dtype=torch.bool)
-    follow = follow & right
-    follow[keys.argmin(0), torch.arange(n)] = True
-    pos, which = follow.T.nonzero(as_tuple=True)
-    def choose(i):
-        out = torch.stack([k[i] for k in rows], 1)
-        return out[pos, which]
-    a = Arrival(a.owner[pos], a.origin[pos], a.label[pos])
-    right, gap = right[pos], gap[pos]
-    n = len(pos)
-    zeros = torch.zeros(n)
-    ints = torch.zeros(n, dtype=torch.int32)
-    R = Rows(owner=a.owner, origin=a.origin, label=a.label, right=right, rival=choose(1), stage=ints + STEP, step=ints + 1,
-        pattern=choose(2), memory=torch.zeros(n, 0), radius=choose(3), slope=choose(4), scale=gap, low=zeros, low_gap=gap,
-        high=zeros + torch.inf, high_gap=zeros, looks=ints, retries=ints, status=ints.to(torch.int8))
-    if config.momentum:
-        R = R.change(memory=-R.pattern)
-    return R
-
-
-def step(rows: Rows, network, norm, box, config) -> Rows:
+def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, config: Search) -> Rows:
+    """Linearise at the current point, turn the pattern, move to where the gap closes; drop rivals that lag."""
     points = box.ray(rows.origin, rows.pattern, rows.radius).requires_grad_()
     logits = network.logits(points)
-    values = logits.detach()
-    g_true, top = true_gap(values, rows.label, rows.right)
-    rival = torch.where(rows.right & (~torch.tensor(config.adopt)), rows.rival, top)
-    g_right = pick(logits, rows.label) - pick(logits, rival)
-    tau = (config.temperature * rows.scale.clamp_min(1e-12))[:, None]
-    g_wrong = (without(logits, rows.label) / tau).logsumexp(1) * tau[:, 0] - pick(logits, rows.label)
-    g = torch.where(rows.right, g_right, g_wrong)
-    w = gradient(g.sum(), points)
-    gap = torch.where(rows.right, g_right, g_true).detach()
-    eta = eta_of(rows.step, config)
-    memory = rows.memory
+    surrogate, gap = search_gap(logits, rows, config.temperature)
+    slant = gradient(surrogate.sum(), points)
+    points = points.detach()
+    memory, heading = rows.memory, slant
     if config.momentum:
-        memory = config.momentum * memory + w / norm.dual(w)[:, None] * (w.shape[1] if norm.name == 'linf' else 1)
-        u = norm.steepest(memory)
-    else:
-        u = norm.steepest(w)
-    pattern = norm.confine(torch.addcmul(rows.pattern, u, -eta[:, None]))
-    radius, slope = relinearise(box, rows.origin, pattern, points.detach(), rows.radius, gap, w)
-    step = rows.step + 1
-    limit = torch.where(rows.right, config.steps, config.wrong_steps)
-    rows = rows.change(memory=memory)
-    stage = torch.where(step >= limit, LOOK, STEP)
+        # gradients are added up at the size of a pattern, which is what the memory begins with
+        size = norm.dual(norm.steepest(slant)) / norm.dual(slant).clamp_min(torch.finfo(slant.dtype).tiny)
+        memory = heading = torch.addcmul(config.momentum * memory, slant, size[:, None])
+    turn = -damping(rows.step)[:, None]
+    pattern = norm.confine(torch.addcmul(rows.pattern, norm.steepest(heading), turn))
+    radius, slope = rows.radius, rows.slope
+    for _ in range(2):
+        new, slope = newton_on_ray(box, rows.origin, pattern, radius, points, gap, slant)
+        radius = torch.where(new.isfinite(), new.clamp(0.3 * rows.radius, 2.5 * rows.radius), radius)
+    usable = (slope.isfinite() & radius.isfinite())[:, None]
+    stepped = rows.change(
+        step=rows.step + 1,
+        pattern=torch.where(usable, pattern, rows.pattern),
+        memory=memory,
+        radius=torch.where(usable[:, 0], radius, rows.radius).clamp(max=reach),
+        slope=slope,
+        looks=torch.zeros_like(rows.looks),
+        low=torch.zeros_like(rows.low),
+        low_gap=rows.scale,
+    )
+    return advance(stepped, config)
+
+
+def search_gap(logits: Tensor, rows: Rows, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the gap to differentiate and the gap to close.
+
+    A right sample follows one rival. A wrong one has to overtake all: the radius comes from the strongest, the
+    direction from a log-sum-exp over all of them, whose gradient blends those that are nearly tied.
+    """
+    lead = pick(logits, rows.label) - pick(logits, rows.rival)
+    warmth = (temperature * rows.scale / rows.step).clamp_min(torch.finfo(logits.dtype).tiny)
+    soft = (without(logits, rows.label) / warmth[:, None]).logsumexp(1) * warmth - pick(logits, rows.label)
+    true, _ = true_gap(logits.detach(), rows.label, rows.right)
+    return torch.where(rows.right, lead, soft), torch.where(rows.right, lead.detach(), true)
+
+
+def damping(taken: Tensor) -> Tensor:
+    """How far the pattern turns after so many gradients: fully at first, then less and less."""
+    return torch.where(taken < 2, 1.0, 0.5 * (3.0 / (taken + 1.0)).sqrt())
+
+
+def advance(rows: Rows, config: Search) -> Rows:
+    """Send rows that took all their steps to the finish, the best rival only; between, drop those that lag."""
+    limit = torch.where(rows.right, config.steps, config.wrong_steps) + config.retry_steps * rows.retries
+    last = rows.step >= limit
+    stage = torch.where(last, LOOK, STEP)
     if config.race > 1:
-        _, group = rows.owner.unique_consecutive(return_inverse=True)
-        best = torch.full_like(radius, torch.inf).scatter_reduce(0, group, radius, 'amin')[group]
-        factor = torch.where(step >= limit, 1.0, torch.where(step >= config.race_steps, config.lead, torch.inf))
-        stage = torch.where(radius <= best * factor, stage, -2)
-    return rows.change(rival=rival, pattern=pattern, radius=radius, slope=slope, step=step, stage=stage,
-       low=torch.zeros_like(radius), low_gap=rows.scale, looks=torch.zeros_like(rows.looks))
-
-
-def eta_of(step, config):
-    t = torch.tensor(config.etas)
-    last = t[-1] * (len(t) / (step + 1.0)) ** config.eta_pow
-    return torch.where(step < len(t), t[step.clamp(max=len(t) - 1).long()], last)
-
-
-def relinearise(box, origin, pattern, points, radius, gap, w, rounds=2):
-    r = radius
-    for _ in range(rounds):
-        p = torch.addcmul(origin, pattern, r[:, None])
-        inside = (p > box.low) & (p < box.high)
-        left = gap + (w * (p.clamp_(box.low, box.high) - points)).sum(1)
-        slope = -(w * pattern * inside).sum(1)
-        new = r + left / slope
-        r = torch.where(slope > 0, new.clamp(min=0.3 * radius, max=2.5 * radius), r)
-    return r, slope
+        _, sample = rows.owner.unique_consecutive(return_inverse=True)
+        best = torch.full_like(rows.radius, torch.inf).scatter_reduce(0, sample, rows.radius, "amin")[sample]
+        allowed = torch.where(rows.step < config.race_steps, torch.inf, torch.where(last, 1.0, config.lead))
+        stage = torch.where(rows.radius <= best * allowed, stage, DROPPED)
+    return rows.change(stage=stage)

@@ -11,17 +11,21 @@ from puma.margins.rows import Rows
 from puma.margins.status import Status
 from puma.margins.stream import DONE
 
-# a gap smaller than this share of the largest logit may change sign when it is computed again
+# a gap below this share of the largest logit may change sign when it is computed again
 ROUNDING = 2e-6
+# a ray that has not crossed this much farther out than expected is not worth following
+_ASTRAY = 1.5
+_SECANTS = 4  # after so many looks the bracket is halved instead
 
 
 @dataclass(frozen=True)
 class Finish:
-    """How exact the crossing must be, and how far and how long to look for it."""
+    """How exact the crossing must be, how far and how long to look for it, and what follows a failure."""
 
-    tolerance: float = 2e-3
+    tolerance: float
+    reach: float
     looks: int = 30
-    reach: float = torch.inf
+    beyond_reach: Status = Status.NOT_CROSSED
     retry_stage: int = DONE
     retries: int = 0
 
@@ -32,51 +36,55 @@ def look(rows: Rows, network: Network, box: Box, config: Finish) -> Rows:
     gap, rival = true_gap(logits, rows.label, rows.right)
     slack = ROUNDING * logits.abs().amax(1)
     beyond = gap <= -slack
-    slope = _secant(rows, gap, beyond)
     rows = rows.change(
+        slope=_slope(rows, gap, beyond),
         low=torch.where(beyond, rows.low, rows.radius),
         low_gap=torch.where(beyond, rows.low_gap, gap),
         high=torch.where(beyond, rows.radius, rows.high),
         high_gap=torch.where(beyond, gap, rows.high_gap),
         rival=torch.where(beyond, rival, rows.rival),
         looks=rows.looks + 1,
-        slope=slope,
+        first_look=torch.where(rows.looks == 0, rows.radius, rows.first_look),
     )
+    return _decide(rows, gap, slack, config)
+
+
+def _slope(rows: Rows, gap: Tensor, beyond: Tensor) -> Tensor:
+    """How fast the gap falls near the boundary: by the two nearest points, else as expected, else on the whole."""
+    at_low = beyond | rows.high.isinf()
+    other = torch.where(at_low, rows.low, rows.high)
+    secant = (torch.where(at_low, rows.low_gap, rows.high_gap) - gap) / (rows.radius - other)
+    whole = (rows.scale - gap) / rows.radius
+    slope = torch.where(rows.slope > 0, rows.slope, whole)
+    slope = torch.where((other > 0) & (secant > 0) & secant.isfinite(), secant, slope)
+    return torch.where(slope > 0, slope, rows.scale / rows.radius)
+
+
+def _decide(rows: Rows, gap: Tensor, slack: Tensor, config: Finish) -> Rows:
     found = rows.high.isfinite()
-    overshoot = torch.minimum((-rows.high_gap - 2 * slack) / slope, rows.high - rows.low)
-    fine = found & (overshoot <= config.tolerance * rows.high)
+    overshoot = torch.minimum((-rows.high_gap - 2 * slack) / rows.slope, rows.high - rows.low)
     broken = ~gap.isfinite()
-    lost = ~found & ((rows.radius >= config.reach) | (rows.looks >= config.looks))
-    ended = fine | broken | lost | (rows.looks >= config.looks)
-    status = torch.where(found, int(Status.CROSSED), int(Status.NOT_CROSSED))
+    spent = rows.looks >= config.looks
+    lost = ~found & ~broken & ((rows.radius >= config.reach) | spent)
+    astray = ~found & ~broken & (rows.radius > _ASTRAY * rows.first_look)
+    again = (lost | astray) & (rows.retries < config.retries)
+    ended = broken | lost | spent | (found & (overshoot <= config.tolerance * rows.high))
+    status = torch.where(found, int(Status.CROSSED), int(config.beyond_reach))
     status = torch.where(broken, int(Status.NON_FINITE), status)
-    again = lost & ~broken & (rows.retries < config.retries)
+    radius = _next_radius(rows, gap + 1.5 * slack, config)
     return rows.change(
+        status=torch.where(ended, status, rows.status),
         stage=torch.where(again, config.retry_stage, torch.where(ended, DONE, rows.stage)),
-        status=torch.where(ended, status, rows.status).to(rows.status.dtype),
-        retries=rows.retries + again.to(rows.retries.dtype),
-        radius=torch.where(again, rows.radius, _next_radius(rows, gap + 1.5 * slack, config)),
+        retries=rows.retries + again.int(),
+        radius=torch.where(again, _ASTRAY * rows.first_look, radius),
     )
-
-
-def _secant(rows: Rows, gap: Tensor, beyond: Tensor) -> Tensor:
-    """Estimate how fast the gap falls near the boundary: from the two last points if there are, else as expected."""
-    radius = rows.radius
-    other = torch.where(beyond, rows.low, torch.where(rows.high.isfinite(), rows.high, rows.low))
-    other_gap = torch.where(beyond, rows.low_gap, torch.where(rows.high.isfinite(), rows.high_gap, rows.low_gap))
-    secant = (other_gap - gap) / (radius - other)
-    trusted = (other > 0) & (secant > 0) & secant.isfinite()
-    whole = (rows.scale - gap) / radius
-    expected = torch.where(rows.slope > 0, rows.slope, whole)
-    slope = torch.where(trusted, secant, expected)
-    return torch.where(slope > 0, slope, rows.scale / radius)
 
 
 def _next_radius(rows: Rows, gap: Tensor, config: Finish) -> Tensor:
-    """Aim just beyond the boundary by the secant; widen when it is not bracketed, halve when that is slow."""
+    """Aim just beyond the boundary by the secant; widen until it is bracketed, halve when secants are slow."""
     aim = rows.radius * (1 + 0.4 * config.tolerance) + gap / rows.slope
     wider = aim.clamp(min=rows.radius * (1 + config.tolerance), max=2 * rows.radius).clamp(max=config.reach)
     width = rows.high - rows.low
     inner = aim.clamp(min=rows.low + 0.02 * width, max=rows.high - 0.02 * width)
-    inner = torch.where(rows.looks >= 4, (rows.low + rows.high) / 2, inner)
+    inner = torch.where(rows.looks >= _SECANTS, (rows.low + rows.high) / 2, inner)
     return torch.where(rows.high.isfinite(), inner, wider)

@@ -74,20 +74,18 @@ def norm_named(name: str) -> Norm:
     return NORMS[name]
 
 
-def closing_radius(
-    box: Box, origin: Tensor, pattern: Tensor, gap: Tensor, gradient: Tensor, *, rounds: int = 3
+def newton_on_ray(
+    box: Box, origin: Tensor, pattern: Tensor, radius: Tensor, points: Tensor, gap: Tensor, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return where the gap, affine with ``gradient`` at ``origin``, closes on the ray, and its slope there.
+    """Take one Newton step towards where the gap, linearised at ``points``, closes on the ray.
 
-    Newton on a convex, falling, piecewise linear function, from the left: it never overshoots. A ray on
-    which the gap cannot close inside the box gets an infinite radius.
+    Returns the new radius and the slope at the old one (how fast the gap falls with the radius). The linearised gap
+    is convex and falling along a descending ray, so steps from its left never overshoot. Where the ray does not
+    descend, inside the box, the radius is infinite.
     """
-    radius = torch.zeros_like(gap)
-    slope = torch.zeros_like(gap)
-    for _ in range(rounds):
-        point = torch.addcmul(origin, pattern, radius[:, None])
-        inside = (point >= box.low) & (point <= box.high)
-        left = gap + (gradient * (point.clamp_(box.low, box.high) - origin)).sum(1)
-        slope = -(gradient * pattern * inside).sum(1)
-        radius = torch.where(slope > 0, radius + left / slope, torch.inf)
-    return radius, slope
+    free = torch.addcmul(origin, pattern, radius[:, None])
+    at = free.clamp(box.low, box.high)
+    left = gap + (gradient * (at - points)).sum(1)
+    # a pixel at the bound counts as free if the ray leads inwards; where it is clipped it no longer moves
+    slope = -(gradient * pattern * (at == free)).sum(1)
+    return torch.where(slope > 0, radius + left / slope, torch.inf), slope

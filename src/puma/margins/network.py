@@ -1,6 +1,7 @@
 """The model as the searches see it: rows of pixels in, logits and gradients out."""
 
 import contextlib
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,11 @@ class Network:
     verdict: nn.Module
     shape: tuple[int, ...]
     autocast: torch.dtype | None = None
+
+    @property
+    def pixels(self) -> int:
+        """Number of values in one image."""
+        return math.prod(self.shape)
 
     def images(self, rows: Tensor) -> Tensor:
         """View rows as images; channels come last in memory, so convolutions need no copy."""
@@ -33,13 +39,13 @@ class Network:
         """Logits for a search: differentiable, of the prepared copy, maybe of lower precision."""
         with self._precision(rows):
             logits: Tensor = self.search(self.images(rows))
-        return logits.float()
+        return logits.to(rows.dtype)
 
     @torch.no_grad()
     def judge(self, rows: Tensor) -> Tensor:
         """Logits for a verdict: of the original model, in fp32."""
         logits: Tensor = self.verdict(self.images(rows))
-        return logits.float()
+        return logits.to(rows.dtype)
 
     def _precision(self, rows: Tensor) -> contextlib.AbstractContextManager[object]:
         if self.autocast is None:

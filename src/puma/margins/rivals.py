@@ -13,17 +13,18 @@ from puma.margins.geometry import Box, Norm
 from puma.margins.network import Network, gradient
 
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
-_LARGEST_JACOBIAN = 2**26
+_LARGEST_JACOBIAN = 2**26  # values; beyond that rivals are ranked by their gaps alone
+_ROWS = 128
 
 
-def pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor, batch_size: int) -> Tensor:
+def pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor) -> Tensor:
     """Return the (K, K) typical dual norms of logit-difference gradients; all ones where too dear to get."""
     flat = torch.ones(classes, classes, device=like.device)
     if classes * like.shape[1] > _LARGEST_JACOBIAN:
         return flat
     total = torch.zeros_like(flat)
     for probe in smooth_images(network, box, 8 if classes <= 32 else 2, like):
-        total += _pair_norms_at(network, norm, probe, classes, batch_size)
+        total += _pair_norms_at(network, norm, probe, classes)
     usable = total.isfinite() & (total > 0)
     return torch.where(usable, total, flat)
 
@@ -40,11 +41,11 @@ def smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tenso
     return (box.low + (box.high - box.low) * pixels).to(like)
 
 
-def _pair_norms_at(network: Network, norm: Norm, probe: Tensor, classes: int, batch_size: int) -> Tensor:
+def _pair_norms_at(network: Network, norm: Norm, probe: Tensor, classes: int) -> Tensor:
     jacobian = torch.cat(
         [
             _jacobian_rows(network, probe, wanted)
-            for wanted in torch.arange(classes, device=probe.device).split(batch_size)
+            for wanted in torch.arange(classes, device=probe.device).split(_ROWS)
         ]
     )
     power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0

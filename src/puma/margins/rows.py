@@ -7,6 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from puma.margins.status import Status
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Fresh images as rows of pixels, their labels, and their positions among those measured."""
+
+    owner: Tensor
+    origin: Tensor
+    label: Tensor
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -15,50 +26,81 @@ class Rows:
     owner: Tensor  # position of the sample among those measured
     origin: Tensor  # (n, d) the image
     label: Tensor
-    right: Tensor  # is the prediction at the origin the label
+    prediction: Tensor
+    right: Tensor  # is the prediction the label
+    scale: Tensor  # the gap at the origin
     rival: Tensor
     stage: Tensor
+    status: Tensor
     step: Tensor  # gradients taken so far
+    retries: Tensor
     pattern: Tensor  # (n, d) direction of the search
-    memory: Tensor  # (n, d) or (n, 0): running mean of gradients
+    memory: Tensor  # (n, d), or (n, 0) for a search without momentum: the running sum of gradients
     radius: Tensor  # where on the ray to look next
     slope: Tensor  # how fast the gap is expected to fall there
-    scale: Tensor  # the gap at the origin
-    low: Tensor  # bracket: largest radius seen before the boundary ...
-    low_gap: Tensor
-    high: Tensor  # ... and smallest seen beyond it (infinite: none yet)
-    high_gap: Tensor
     looks: Tensor  # forwards spent on the finish
-    retries: Tensor
-    status: Tensor
+    first_look: Tensor  # radius at which the finish began
+    low: Tensor  # bracket: the largest radius seen before the boundary ...
+    low_gap: Tensor
+    high: Tensor  # ... and the smallest seen beyond it (infinite: none yet)
+    high_gap: Tensor
 
     def __len__(self) -> int:
         return len(self.owner)
 
     def take(self, index: Tensor) -> "Rows":
         """Return the rows at ``index`` (positions or a mask)."""
-        return Rows(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return Rows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
     def split(self, count: int) -> tuple["Rows", "Rows"]:
         """Return the first ``count`` rows and the others, without copying."""
-        first = {f.name: getattr(self, f.name)[:count] for f in fields(self)}
-        rest = {f.name: getattr(self, f.name)[count:] for f in fields(self)}
+        first = {field.name: getattr(self, field.name)[:count] for field in fields(self)}
+        rest = {field.name: getattr(self, field.name)[count:] for field in fields(self)}
         return Rows(**first), Rows(**rest)
 
-    def change(self, **values: Any) -> "Rows":
+    def change(self, **columns: Any) -> "Rows":
         """Return rows with some columns replaced."""
-        return replace(self, **values)
+        return replace(self, **columns)
 
 
 def join(parts: list[Rows]) -> Rows:
     """Stack rows."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Rows)})
+    return Rows(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)})
+
+
+def new_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor) -> Rows:
+    """Open one search per arrival; its direction is still to be found."""
+    zero = torch.zeros_like(scale)
+    none = torch.zeros_like(arrival.label, dtype=torch.int32)
+    return Rows(
+        owner=arrival.owner,
+        origin=arrival.origin,
+        label=arrival.label,
+        prediction=prediction,
+        right=prediction == arrival.label,
+        scale=scale,
+        rival=rival,
+        stage=none,
+        status=none + Status.NOT_CROSSED,
+        step=none,
+        retries=none,
+        pattern=arrival.origin[:, :0],
+        memory=arrival.origin[:, :0],
+        radius=zero,
+        slope=zero,
+        looks=none,
+        first_look=zero,
+        low=zero,
+        low_gap=scale,
+        high=zero + torch.inf,
+        high_gap=zero,
+    )
 
 
 class Queue:
-    """Rows that wait for one stage, first in, first out. Rows of one owner are never parted."""
+    """Rows that wait for one stage, first in, first out. Rows of one owner are not parted."""
 
     def __init__(self) -> None:
         self._parts: deque[Rows] = deque()
@@ -78,18 +120,17 @@ class Queue:
         parts: list[Rows] = []
         gathered = 0
         while self._parts and gathered < count:
-            part = self._parts.popleft()
-            gathered += len(part)
-            parts.append(part)
+            parts.append(self._parts.popleft())
+            gathered += len(parts[-1])
         rows = join(parts)
         if gathered > count:
-            rows, rest = rows.split(_whole_owners(rows.owner, count))
+            rows, rest = rows.split(whole_owners(rows.owner, count))
             self._parts.appendleft(rest)
         self._count -= len(rows)
         return rows
 
 
-def _whole_owners(owner: Tensor, count: int) -> int:
-    """Return the largest cut, at most ``count``, between two owners; an owner larger than that is cut."""
-    begins = (owner[1 : count + 1] != owner[:count]).nonzero().squeeze(1)
-    return int(begins[-1]) + 1 if len(begins) else count
+def whole_owners(owner: Tensor, count: int) -> int:
+    """Return the largest cut, at most ``count``, that lies between two owners; one too large is cut."""
+    ends = (owner[1 : count + 1] != owner[:count]).nonzero().squeeze(1)
+    return int(ends[-1]) + 1 if len(ends) else count

@@ -3,27 +3,16 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from puma.margins.rows import Queue, Rows
+from puma.margins.rows import Arrival, Queue, Rows
 
-DONE = -1
-DROPPED = -2
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """Fresh images: rows of pixels, labels, and their positions among those measured."""
-
-    owner: Tensor
-    origin: Tensor
-    label: Tensor
+DONE, DROPPED = -1, -2
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One kind of step, and what it costs each row."""
+    """One kind of step, and the passes through the model that it costs each row."""
 
     run: Callable[[Rows], Rows]
     forwards: int
@@ -35,54 +24,52 @@ class Method:
     """A search: how an image becomes rows, and the stages that rows pass through."""
 
     begin: Callable[[Arrival], Rows]
-    stages: tuple[Stage, ...]
     begin_forwards: int
     begin_backwards: int
+    stages: tuple[Stage, ...]
 
 
 def run(
     method: Method,
     arrivals: Iterator[Arrival],
     batch_size: int,
+    *,
     finished: Callable[[Rows], None],
     spent: Callable[[Tensor, int, int], None],
 ) -> None:
-    """Drive every arrival to its end. At most about two batches wait for each stage, however many arrive."""
+    """Drive every arrival to its end. No stage has much more than a batch waiting, however many arrive."""
     queues = [Queue() for _ in method.stages]
-
-    def route(rows: Rows) -> None:
-        for index in rows.stage.unique().tolist():
-            mask = rows.stage == index
-            chosen = rows if bool(mask.all()) else rows.take(mask)
-            if index == DROPPED:
-                continue
-            if index == DONE:
-                finished(chosen)
-            else:
-                queues[index].push(chosen)
-
     more = True
-    while more or any(len(queue) for queue in queues):
-        full = [i for i, queue in enumerate(queues) if len(queue) >= batch_size]
-        if full:
-            index = full[-1]
-        elif more:
+    while more or any(queues):
+        index = _next_stage(queues, batch_size, more)
+        if index is None:
             arrival = next(arrivals, None)
             more = arrival is not None
             if arrival is not None:
                 spent(arrival.owner, method.begin_forwards, method.begin_backwards)
-                route(method.begin(arrival))
+                _route(method.begin(arrival), queues, finished)
             continue
-        else:
-            index = next(i for i, queue in enumerate(queues) if len(queue))
-        rows = queues[index].pop(batch_size)
         stage = method.stages[index]
+        rows = queues[index].pop(batch_size)
         spent(rows.owner, stage.forwards, stage.backwards)
-        route(stage.run(rows))
+        _route(stage.run(rows), queues, finished)
 
 
-def arrive(origin: Tensor, label: Tensor, batch_size: int) -> Iterator[Arrival]:
-    """Cut rows that are in memory into arrivals."""
-    for start in range(0, len(origin), batch_size):
-        owner = torch.arange(start, min(start + batch_size, len(origin)), device=origin.device)
-        yield Arrival(owner, origin[owner], label[owner])
+def _next_stage(queues: list[Queue], batch_size: int, more: bool) -> int | None:
+    """The last stage with a full batch; none when fresh images are needed; at the end the first with any."""
+    full = [index for index, queue in enumerate(queues) if len(queue) >= batch_size]
+    if full or more:
+        return full[-1] if full else None
+    return next(index for index, queue in enumerate(queues) if len(queue))
+
+
+def _route(rows: Rows, queues: list[Queue], finished: Callable[[Rows], None]) -> None:
+    kinds = rows.stage.unique().tolist()  # the one host sync of a step
+    for index in kinds:
+        if index == DROPPED:
+            continue
+        chosen = rows if len(kinds) == 1 else rows.take(rows.stage == index)
+        if index == DONE:
+            finished(chosen)
+        else:
+            queues[index].push(chosen)
