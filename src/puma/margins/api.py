@@ -52,6 +52,9 @@ def measure_margins(
     """
     check_settings(batch_size, cap, bounds)
     method_named(method), norm_named(norm)
+    if images.is_floating_point():
+        low, high = torch.tensor(bounds, dtype=images.dtype).tolist()  # as pixels know them
+        bounds = (low, high)
     check_batch(images, labels, bounds)
     if not len(images):
         return _nothing(images if boundary else None)

@@ -28,7 +28,7 @@ class Classic:
     candidates: int = 9
     steps: int = 50
     overshoot: float = 0.02
-    tolerance: float = 2e-3
+    tolerance: float = 1e-3
 
 
 CLASSIC = Classic()

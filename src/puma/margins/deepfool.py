@@ -35,13 +35,11 @@ class Search:
     race: float = 1.0
     race_steps: int = 3
     lead: float = 1.08
-    tolerance: float = 2e-3
+    tolerance: float = 1e-3
 
 
 DEEPFOOL = Search()
-TIGHT = Search(
-    candidates=5, steps=14, wrong_steps=20, momentum=0.5, race=1.5, tolerance=5e-4
-)
+TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4)
 
 
 def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
@@ -103,7 +101,7 @@ def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, confi
         low=torch.zeros_like(rows.low),
         low_gap=rows.scale,
     )
-    return advance(stepped, config)
+    return advance(stepped, norm, box, config)
 
 
 def search_gap(logits: Tensor, rows: Rows, temperature: float) -> tuple[Tensor, Tensor]:
@@ -124,14 +122,15 @@ def damping(taken: Tensor) -> Tensor:
     return torch.where(taken < 2, 1.0, 0.5 * (3.0 / (taken + 1.0)).sqrt())
 
 
-def advance(rows: Rows, config: Search) -> Rows:
+def advance(rows: Rows, norm: Norm, box: Box, config: Search) -> Rows:
     """Send rows that took all their steps to the finish, the best rival only; between, drop those that lag."""
     limit = torch.where(rows.right, config.steps, config.wrong_steps) + config.retry_steps * rows.retries
     last = rows.step >= limit
     stage = torch.where(last, LOOK, STEP)
     if config.race > 1:
+        distance = norm.length(box.ray(rows.origin, rows.pattern, rows.radius) - rows.origin)
         _, sample = rows.owner.unique_consecutive(return_inverse=True)
-        best = torch.full_like(rows.radius, torch.inf).scatter_reduce(0, sample, rows.radius, "amin")[sample]
+        best = torch.full_like(distance, torch.inf).scatter_reduce(0, sample, distance, "amin")[sample]
         allowed = torch.where(rows.step < config.race_steps, torch.inf, torch.where(last, 1.0, config.lead))
-        stage = torch.where(rows.radius <= best * allowed, stage, DROPPED)
+        stage = torch.where(distance <= best * allowed, stage, DROPPED)
     return rows.change(stage=stage)

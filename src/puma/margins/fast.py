@@ -30,7 +30,7 @@ class Fast:
     step_size: float = 2 / 255
     steps: int = 100
     loss: Literal["gap", "ce"] = "gap"
-    tolerance: float = 2e-3
+    tolerance: float = 1e-3
 
 
 FAST = Fast()

@@ -12,7 +12,7 @@ from puma.margins.status import Status
 from puma.margins.stream import DONE
 
 # a gap below this share of the largest logit may change sign when it is computed again
-ROUNDING = 2e-6
+ROUNDING = 1e-6
 # a ray that has not crossed this much farther out than expected is not worth following
 _ASTRAY = 1.5
 _SECANTS = 4  # after so many looks the bracket is halved instead
@@ -62,7 +62,7 @@ def _slope(rows: Rows, gap: Tensor, beyond: Tensor) -> Tensor:
 
 def _decide(rows: Rows, gap: Tensor, slack: Tensor, config: Finish) -> Rows:
     found = rows.high.isfinite()
-    overshoot = torch.minimum((-rows.high_gap - 2 * slack) / rows.slope, rows.high - rows.low)
+    overshoot = torch.minimum((-rows.high_gap - 1.5 * slack) / rows.slope, rows.high - rows.low)
     broken = ~gap.isfinite()
     spent = rows.looks >= config.looks
     lost = ~found & ~broken & ((rows.radius >= config.reach) | spent)
@@ -71,7 +71,7 @@ def _decide(rows: Rows, gap: Tensor, slack: Tensor, config: Finish) -> Rows:
     ended = broken | lost | spent | (found & (overshoot <= config.tolerance * rows.high))
     status = torch.where(found, int(Status.CROSSED), int(config.beyond_reach))
     status = torch.where(broken, int(Status.NON_FINITE), status)
-    radius = _next_radius(rows, gap + 1.5 * slack, config)
+    radius = _next_radius(rows, gap + 1.2 * slack, config)
     return rows.change(
         status=torch.where(ended, status, rows.status),
         stage=torch.where(again, config.retry_stage, torch.where(ended, DONE, rows.stage)),
@@ -83,7 +83,7 @@ def _decide(rows: Rows, gap: Tensor, slack: Tensor, config: Finish) -> Rows:
 def _next_radius(rows: Rows, gap: Tensor, config: Finish) -> Tensor:
     """Aim just beyond the boundary by the secant; widen until it is bracketed, halve when secants are slow."""
     aim = rows.radius * (1 + 0.4 * config.tolerance) + gap / rows.slope
-    wider = aim.clamp(min=rows.radius * (1 + config.tolerance), max=2 * rows.radius).clamp(max=config.reach)
+    wider = aim.clamp(min=rows.radius * (1 + 0.4 * config.tolerance), max=2 * rows.radius).clamp(max=config.reach)
     width = rows.high - rows.low
     inner = aim.clamp(min=rows.low + 0.02 * width, max=rows.high - 0.02 * width)
     inner = torch.where(rows.looks >= _SECANTS, (rows.low + rows.high) / 2, inner)

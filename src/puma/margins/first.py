@@ -66,7 +66,10 @@ def open_against(
     radius = torch.zeros_like(gap)
     for _ in range(_NEWTON_STEPS):
         radius, slope = newton_on_ray(box, rows.origin, pattern, radius, rows.origin, gap, slant)
-    preference = torch.where(rows.right, radius, torch.where(gap > 0, -radius, torch.inf))
+    # the box may stop the ray short of the radius, most of all in L2: what counts is the distance
+    distance = norm.length(box.ray(rows.origin, pattern, radius.nan_to_num()) - rows.origin)
+    distance = torch.where(radius.isfinite(), distance, torch.inf)
+    preference = torch.where(rows.right, distance, torch.where(gap > 0, -distance, torch.inf))
     unboxed = gap / steepness
     return Opening(
         rival=rival,
