@@ -5,12 +5,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from margins.problems import METHODS
 from oracles import Layers, relu_margin_linf
 from puma.margins import measure_margins
 
-Case = tuple[nn.Module, Tensor, Tensor, NDArray[np.float64]]
+Case = tuple[nn.Sequential, Tensor, Tensor, NDArray[np.float64]]
 
 
 def net(seed: int, sizes: tuple[int, ...]) -> nn.Sequential:
@@ -18,10 +18,7 @@ def net(seed: int, sizes: tuple[int, ...]) -> nn.Sequential:
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
         for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
-            linear = nn.Linear(fan_in, fan_out)
-            nn.init.normal_(linear.weight, std=fan_in**-0.5)
-            nn.init.normal_(linear.bias, std=0.3)
-            layers += [linear, nn.ReLU()]
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -30,38 +27,61 @@ def arrays(model: nn.Sequential) -> Layers:
     return [(p.weight.detach().double().numpy(), p.bias.detach().double().numpy()) for p in linear]
 
 
-def solve(seed: int, sizes: tuple[int, ...], count: int) -> Case:
-    model = net(seed, sizes)
-    random = torch.Generator().manual_seed(seed)
-    images = torch.rand(count, sizes[0], generator=random)
-    with torch.no_grad():
-        labels = model(images).argsort(1, descending=True)[:, 0]
-        labels[::4] = model(images[::4]).argsort(1, descending=True)[:, 1]
-    exact = [relu_margin_linf(arrays(model), images[i].double().numpy(), int(labels[i])) for i in range(count)]
+def solve(model: nn.Sequential, images: Tensor, labels: Tensor) -> Case:
+    pixels = images.double().numpy()
+    exact = [relu_margin_linf(arrays(model), pixels[i], int(labels[i])) for i in range(len(images))]
     return model, images, labels, np.array(exact)
+
+
+def untrained(seed: int, sizes: tuple[int, ...], count: int = 6) -> Case:
+    """Every fourth sample gets the label of its second class: a wrong one."""
+    model = net(seed, sizes)
+    images = torch.rand(count, sizes[0], generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        ranked = model(images).argsort(1, descending=True)
+    labels = ranked[:, 0].clone()
+    labels[::4] = ranked[::4, 1]
+    return solve(model, images, labels)
+
+
+def trained_on_digits(count: int = 4) -> Case:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None]
+    images, labels = F.avg_pool2d(pixels, 2).flatten(1), torch.tensor(digits.target)
+    model = net(0, (16, 12, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 2e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return solve(model, images[:count], labels[:count])
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return [solve(0, (8, 10, 8, 3), 12), solve(1, (6, 12, 4), 12), solve(2, (10, 8, 8, 3), 12)]
+    sizes = ((4, 8, 3), (6, 16, 3), (8, 8, 8, 3), (10, 12, 4), (6, 8, 8, 2))
+    return [*(untrained(seed, shape) for seed, shape in enumerate(sizes)), trained_on_digits()]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_never_below_exact_and_close_to_it(cases: list[Case], method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "mean"), [("deepfool", 1.1), ("tight", 1.005), ("fast", 1.3), ("deepfool-classic", 1.3)]
+)
+def test_never_below_exact_and_close_to_it(cases: list[Case], method: str, mean: float) -> None:
     ratios = []
     for model, images, labels, exact in cases:
         result = measure_margins(model, images, labels, method=method)
         reachable = np.isfinite(exact)
-        assert (np.sign(result.margin.numpy()) == np.sign(exact)).all()
+        assert ((result.prediction == labels).numpy() == (exact > 0)).all()
+        assert (np.sign(result.margin.numpy()) == np.sign(exact))[result.crossed.numpy()].all()
         assert not result.crossed[torch.from_numpy(~reachable)].any()
         ratios.append(result.margin.numpy()[reachable] / exact[reachable])
-        assert ratios[-1].min() > 1 - 1e-4
     ratio = np.concatenate(ratios)
     crossed = ratio[np.isfinite(ratio)]
-    print(method, f"mean {crossed.mean():.4f} max {crossed.max():.3f} crossed {len(crossed)} of {len(ratio)}")
-    assert len(crossed) >= 0.9 * len(ratio)
-    if method == "tight":
-        assert len(crossed) == len(ratio)
-        assert crossed.mean() <= 1.005
-    if method == "deepfool":
-        assert crossed.mean() <= 1.1
+    print(f"{method}: mean {crossed.mean():.4f}, max {crossed.max():.3f}, crossed {len(crossed)}/{len(ratio)}")
+    assert crossed.min() > 1 - 1e-4
+    assert crossed.mean() <= mean
+    assert len(crossed) >= (0.95 if method == "tight" else 0.85) * len(ratio)
+
+

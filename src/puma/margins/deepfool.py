@@ -6,7 +6,8 @@ the radius at which the linearised gap closes on the new ray: one forward and on
 classes. ``tight`` follows several rivals at once and lets them race.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +16,13 @@ from puma.margins.finish import Finish, look
 from puma.margins.first import first_gradients
 from puma.margins.geometry import Box, Norm, newton_on_ray
 from puma.margins.network import Network, gradient, pick, true_gap, without
+from puma.margins.restart import Restart, restarting
 from puma.margins.rows import Arrival, Rows
 from puma.margins.status import Status
 from puma.margins.stream import DROPPED, Method, Stage
 
 STEP, LOOK = 0, 1
+FEW_PIXELS = 64  # in so few dimensions searches end in local minima often, and restarts cost little
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,13 @@ class Search:
     race_steps: int = 3
     lead: float = 1.08
     tolerance: float = 1e-3
+    restarts: int = 0
+    surprise: float = 1.3
+    restart_steps: int = 8
 
 
 DEEPFOOL = Search()
-TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4)
+TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=6)
 
 
 def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
@@ -47,17 +53,25 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
     widest = norm.diameter(box.high - box.low, network.pixels)
     finish = Finish(tolerance=config.tolerance, reach=widest, retry_stage=STEP, retries=2)
     if cap is not None:
+        config = replace(config, restarts=0)
         finish = Finish(tolerance=config.tolerance, reach=min(cap, widest), beyond_reach=Status.CAPPED)
     candidates = min(config.candidates, len(ranks) - 1)
+    if config.restarts and network.pixels <= FEW_PIXELS:
+        config = replace(config, restarts=2 * config.restarts, surprise=1.0, restart_steps=config.steps)
+    last: Callable[[Rows], Rows] = lambda rows: look(rows, network, box, finish)
+    if config.restarts:
+        last = restarting(last, norm, box, finish.reach, network.pixels, Restart(config.restarts, config.surprise, STEP))
 
     def begin(arrival: Arrival) -> Rows:
         rows = first_gradients(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)
         if config.momentum:
             rows = rows.change(memory=-rows.pattern)
+        if config.restarts:
+            rows = rows.change(kept=rows.pattern)
         hopeless = rows.radius > 2 * finish.reach  # far beyond the cap already by the first linearisation
         rows = rows.change(
             radius=rows.radius.clamp(1e-7 * widest, finish.reach),
-            stage=torch.where((rows.stage == STEP) & hopeless & (cap is not None), LOOK, rows.stage),
+            stage=torch.where((rows.stage == STEP) & hopeless & (cap is not None) & (config.race <= 1), LOOK, rows.stage),
         )
         return rows
 
@@ -67,7 +81,7 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
         begin_backwards=candidates,
         stages=(
             Stage(lambda rows: step(rows, network, norm, box, finish.reach, config), 1, 1),
-            Stage(lambda rows: look(rows, network, box, finish), 1, 0),
+            Stage(last, 1, 0),
         ),
     )
 
@@ -76,6 +90,8 @@ def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, confi
     """Linearise at the current point, turn the pattern, move to where the gap closes; drop rivals that lag."""
     points = box.ray(rows.origin, rows.pattern, rows.radius).requires_grad_()
     logits = network.logits(points)
+    _, strongest = true_gap(logits.detach(), rows.label, rows.right)
+    rows = rows.change(rival=torch.where(rows.step == 0, strongest, rows.rival))
     surrogate, gap = search_gap(logits, rows, config.temperature)
     slant = gradient(surrogate.sum(), points)
     points = points.detach()
@@ -111,7 +127,7 @@ def search_gap(logits: Tensor, rows: Rows, temperature: float) -> tuple[Tensor, 
     direction from a log-sum-exp over all of them, whose gradient blends those that are nearly tied.
     """
     lead = pick(logits, rows.label) - pick(logits, rows.rival)
-    warmth = (temperature * rows.scale / rows.step).clamp_min(torch.finfo(logits.dtype).tiny)
+    warmth = (temperature * rows.scale / rows.step.clamp_min(1)).clamp_min(torch.finfo(logits.dtype).tiny)
     soft = (without(logits, rows.label) / warmth[:, None]).logsumexp(1) * warmth - pick(logits, rows.label)
     true, _ = true_gap(logits.detach(), rows.label, rows.right)
     return torch.where(rows.right, lead, soft), torch.where(rows.right, lead.detach(), true)
@@ -124,13 +140,23 @@ def damping(taken: Tensor) -> Tensor:
 
 def advance(rows: Rows, norm: Norm, box: Box, config: Search) -> Rows:
     """Send rows that took all their steps to the finish, the best rival only; between, drop those that lag."""
-    limit = torch.where(rows.right, config.steps, config.wrong_steps) + config.retry_steps * rows.retries
+    limit = torch.where(rows.right, config.steps, config.wrong_steps)
+    limit = torch.where(rows.restarts > 0, config.restart_steps, limit) + config.retry_steps * rows.retries
     last = rows.step >= limit
     stage = torch.where(last, LOOK, STEP)
     if config.race > 1:
-        distance = norm.length(box.ray(rows.origin, rows.pattern, rows.radius) - rows.origin)
-        _, sample = rows.owner.unique_consecutive(return_inverse=True)
-        best = torch.full_like(distance, torch.inf).scatter_reduce(0, sample, distance, "amin")[sample]
-        allowed = torch.where(rows.step < config.race_steps, torch.inf, torch.where(last, 1.0, config.lead))
-        stage = torch.where(distance <= best * allowed, stage, DROPPED)
+        stage = torch.where(_lagging(rows, norm, box, last, config), DROPPED, stage)
     return rows.change(stage=stage)
+
+
+def _lagging(rows: Rows, norm: Norm, box: Box, last: Tensor, config: Search) -> Tensor:
+    """Which rows have a sibling that is clearly ahead; at the last step, all but the first of the best."""
+    _, sample = rows.owner.unique_consecutive(return_inverse=True)
+    distance = norm.length(box.ray(rows.origin, rows.pattern, rows.radius) - rows.origin)
+    distance = distance.nan_to_num(nan=torch.finfo(distance.dtype).max)
+    best = torch.full_like(distance, torch.inf).scatter_reduce(0, sample, distance, "amin")[sample]
+    place = torch.arange(len(sample), device=sample.device)
+    beaten = torch.where(distance <= best, place, len(sample))
+    winner = torch.full_like(place, len(sample)).scatter_reduce(0, sample, beaten, "amin")[sample]
+    behind = (rows.step >= config.race_steps) & (distance > config.lead * best)
+    return torch.where(last, place != winner, behind)

@@ -97,4 +97,5 @@ def _choose(rows: Rows, openings: list[Opening], race: float) -> Rows:
         radius=column("radius"),
         slope=column("slope"),
         step=rows.step[sample] + 1,
+        promise=best.abs()[sample],
     )

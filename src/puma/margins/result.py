@@ -71,6 +71,8 @@ class Tally:
         return boundary
 
     def result(self, device: torch.device, boundary: Tensor | None) -> Margins:
-        """Return what was collected."""
+        """Return what was collected, once for every sample."""
+        if self.done != len(self.margin):
+            raise AssertionError(f"{self.done} searches ended for {len(self.margin)} samples")
         columns = (self.margin, self.status, self.prediction, self.rival, self.forwards, self.backwards)
         return Margins(*(column.to(device) for column in columns), boundary=boundary)

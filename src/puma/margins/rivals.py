@@ -13,14 +13,16 @@ from puma.margins.geometry import Box, Norm
 from puma.margins.network import Network, gradient
 
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
-_LARGEST_JACOBIAN = 2**26  # values; beyond that rivals are ranked by their gaps alone
+# beyond these, rivals are ranked by their gaps alone
+_MOST_CLASSES = 2048
+_LARGEST_JACOBIAN = 2**26
 _ROWS = 128
 
 
 def pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor) -> Tensor:
     """Return the (K, K) typical dual norms of logit-difference gradients; all ones where too dear to get."""
-    flat = torch.ones(classes, classes, device=like.device)
-    if classes * like.shape[1] > _LARGEST_JACOBIAN:
+    flat = torch.ones(1, 1, device=like.device, dtype=like.dtype).expand(classes, classes)
+    if classes > _MOST_CLASSES or classes * like.shape[1] > _LARGEST_JACOBIAN:
         return flat
     total = torch.zeros_like(flat)
     for probe in smooth_images(network, box, 8 if classes <= 32 else 2, like):

@@ -44,6 +44,11 @@ class Rows:
     low_gap: Tensor
     high: Tensor  # ... and the smallest seen beyond it (infinite: none yet)
     high_gap: Tensor
+    promise: Tensor  # distance by the first linearisation
+    restarts: Tensor
+    kept: Tensor  # (n, d), or (n, 0) for a search without restarts: pattern of the best crossing so far ...
+    kept_radius: Tensor  # ... its radius
+    kept_length: Tensor  # ... and its distance, infinite if there is none
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -96,6 +101,11 @@ def new_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor)
         low_gap=scale,
         high=zero + torch.inf,
         high_gap=zero,
+        promise=zero,
+        restarts=none,
+        kept=arrival.origin[:, :0],
+        kept_radius=zero,
+        kept_length=zero + torch.inf,
     )
 
 
