@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
     "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
+    "margins": ("puma.cli.margins:margins", "signed distance of every sample to a model's decision boundary"),
+    "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 
