@@ -8,9 +8,11 @@ from torch import Generator, Tensor
 
 from puma.errors import unknown_name
 
+Region = tuple[Tensor, ...]  # where a sample may move, as tensors (n, ...)
+
 
 class Norm(Protocol):
-    """Three functions on perturbations (n, ...) and radii (n,)."""
+    """Four functions on images (n, ...) and radii (n,)."""
 
     def random_start(self, images: Tensor, radius: Tensor, generator: Generator | None) -> Tensor:
         """Draw a perturbation uniformly from the ball."""
@@ -20,8 +22,12 @@ class Norm(Protocol):
         """Return the steepest step of the given length per sample (signed) along the gradient."""
         ...
 
-    def project(self, perturbation: Tensor, radius: Tensor) -> Tensor:
-        """Return the nearest perturbation inside the ball."""
+    def region(self, images: Tensor, radius: Tensor, bounds: tuple[float, float]) -> Region:
+        """Work out, once per attack, what ``project`` needs to know."""
+        ...
+
+    def project(self, points: Tensor, region: Region, bounds: tuple[float, float]) -> Tensor:
+        """Return the points moved into the ball around the images and into the bounds."""
         ...
 
 
@@ -43,10 +49,14 @@ class Linf:
         """Move every pixel by the length, in the direction of its gradient's sign."""
         return gradient.sign().mul_(per_sample(length, gradient))
 
-    def project(self, perturbation: Tensor, radius: Tensor) -> Tensor:
-        """Clip every pixel's change."""
-        limit = per_sample(radius, perturbation)
-        return torch.minimum(torch.maximum(perturbation, -limit), limit)
+    def region(self, images: Tensor, radius: Tensor, bounds: tuple[float, float]) -> Region:
+        """Lowest and highest value of every pixel."""
+        reach = per_sample(radius, images)
+        return (images - reach).clamp_(*bounds), (images + reach).clamp_(*bounds)
+
+    def project(self, points: Tensor, region: Region, bounds: tuple[float, float]) -> Tensor:  # noqa: ARG002
+        """Clip every pixel."""
+        return torch.clamp(points, region[0], region[1])
 
 
 @dataclass(frozen=True)
@@ -63,14 +73,20 @@ class L2:
     def step(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Move by the length along the gradient; a zero gradient does not move."""
         norm = _length(gradient)
-        scale = torch.where(norm > 0, length / norm.clamp_min(torch.finfo(norm.dtype).tiny), 0)
+        scale = torch.where(norm == 0, 0, length / norm)
         return gradient * per_sample(scale, gradient)
 
-    def project(self, perturbation: Tensor, radius: Tensor) -> Tensor:
-        """Shorten what is longer than the radius."""
-        norm = _length(perturbation)
-        scale = torch.where(norm > radius, radius / norm.clamp_min(torch.finfo(norm.dtype).tiny), 1)
-        return perturbation * per_sample(scale, perturbation)
+    def region(self, images: Tensor, radius: Tensor, bounds: tuple[float, float]) -> Region:  # noqa: ARG002
+        """The ball's middle and its radius."""
+        return images, radius
+
+    def project(self, points: Tensor, region: Region, bounds: tuple[float, float]) -> Tensor:
+        """Shorten what is longer than the radius, then clip; the images lie within the bounds, so both hold."""
+        images, radius = region
+        change = points - images
+        norm = _length(change)
+        scale = torch.where(norm <= radius, 1, radius / norm)
+        return change.mul_(per_sample(scale, change)).add_(images).clamp_(*bounds)
 
 
 def _length(perturbation: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """Projected gradient descent with a strength per sample, positive or negative; FGSM and BIM are special cases."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
-from puma.attacks.losses import Loss, kl_to_clean, loss_by_name
-from puma.attacks.norms import Norm, norm_by_name
-from puma.attacks.validation import check_batch, check_labels_fit, strength_per_sample
+from puma.attacks.iterate import Attack, Samples, follow_active, follow_all
+from puma.attacks.losses import kl_to_clean, loss_by_name
+from puma.attacks.norms import norm_by_name, per_sample
+from puma.attacks.validation import check_batch, strength_per_sample
 from puma.errors import PumaError
 from puma.models.frozen import BatchNormMode, frozen
 
@@ -31,6 +31,7 @@ def pgd(
     clean_logits: Tensor | None = None,
     batchnorm: BatchNormMode = "eval",
     active_set: bool = False,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return images perturbed by at most ``|eps|`` so that the loss rises, or falls where ``eps`` is negative.
 
@@ -53,13 +54,10 @@ def pgd(
         batchnorm: ``eval`` uses running statistics, ``batch`` those of the batch (never updating the running ones).
         active_set: leave out samples that have no steps left or have stopped moving. The result is the same up to the
             rounding of other batch sizes, for less work; it synchronises with the device once per step.
+        start: where to begin, shaped like ``images``, instead of a random start; it is brought into the ball first.
     """
-    attack = Attack(
-        rule=norm_by_name(norm),
-        loss=loss_by_name(loss),
-        negative_loss=None if negative_loss in (None, loss) else loss_by_name(negative_loss or ""),
-        bounds=bounds,
-    )
+    rule = norm_by_name(norm)
+    attack = Attack(rule, loss_by_name(loss), loss_by_name(loss if negative_loss is None else negative_loss), bounds)
     check_batch(images, labels, bounds)
     strength = strength_per_sample(eps, images)
     if not step_size > 0 or not step_ratio > 0:
@@ -67,31 +65,34 @@ def pgd(
     if active_set and batchnorm == "batch":
         raise PumaError("active_set needs batchnorm='eval': with batch statistics samples depend on each other.")
     needs_clean = kl_to_clean in (attack.loss, attack.negative_loss)
-    if needs_clean and not random_start:
+    if start is not None and start.shape != images.shape:
+        raise PumaError(f"start must have the images' shape {tuple(images.shape)}, got {tuple(start.shape)}.")
+    if needs_clean and not random_start and start is None:
         raise PumaError("loss 'kl' has no gradient at the image itself; use random_start=True.")
 
     with torch.inference_mode(False), torch.enable_grad(), frozen(model, batchnorm):
-        inputs = Inputs(
-            images=images.detach().clone() if images.is_inference() else images.detach(),
+        origin = images.detach().clone() if images.is_inference() else images.detach()
+        if needs_clean and clean_logits is None:
+            with torch.no_grad():
+                clean_logits = model(origin)
+        samples = Samples(
             labels=labels.clone() if labels.is_inference() else labels,
             clean_logits=clean_logits.detach() if clean_logits is not None else None,
             strength=strength,
             length=strength.sign() * (step_ratio * strength.abs()).clamp_max(step_size),
             steps=_steps_per_sample(steps, strength),
+            region=rule.region(origin, strength.abs(), bounds),
         )
-        if needs_clean and clean_logits is None:
-            with torch.no_grad():
-                inputs = inputs.replace_clean_logits(model(inputs.images))
-        start = inputs.images
-        if random_start and len(images):
-            noise = attack.rule.random_start(start, strength.abs(), generator)
-            start = (start + noise).clamp_(*bounds)
-        follow = _follow_active if active_set else _follow_all
-        perturbed = follow(model, attack, inputs, start).detach()
-    perturbed = torch.where((strength == 0).view(-1, *[1] * (images.dim() - 1)), images, perturbed)
-    if not perturbed.isfinite().all():
+        first = origin
+        if start is not None:
+            first = rule.project(start.detach().to(origin), samples.region, bounds)
+        elif random_start and len(images):
+            first = rule.random_start(origin, strength.abs(), generator).add_(origin).clamp_(*bounds)
+        follow = follow_active if active_set else follow_all
+        perturbed, gradient_sum = follow(model, attack, samples, first)
+    if not gradient_sum.isfinite():
         raise PumaError("the model's gradient is not finite (NaN or infinity); check its weights and logits.")
-    return perturbed
+    return torch.where(per_sample(strength == 0, images), images, perturbed)
 
 
 def fgsm(
@@ -133,89 +134,6 @@ def bim(
         norm=norm,
         bounds=bounds,
     )
-
-
-@dataclass(frozen=True)
-class Attack:
-    """What is the same for every sample."""
-
-    rule: Norm
-    loss: Loss
-    negative_loss: Loss | None
-    bounds: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What differs from sample to sample: all (n, ...)."""
-
-    images: Tensor
-    labels: Tensor
-    clean_logits: Tensor | None
-    strength: Tensor
-    length: Tensor
-    steps: Tensor | int
-
-    def rows(self, rows: Tensor) -> "Inputs":
-        """Only these samples."""
-        clean = None if self.clean_logits is None else self.clean_logits[rows]
-        steps = self.steps if isinstance(self.steps, int) else self.steps[rows]
-        return Inputs(self.images[rows], self.labels[rows], clean, self.strength[rows], self.length[rows], steps)
-
-    def replace_clean_logits(self, clean_logits: Tensor) -> "Inputs":
-        """The same with the clean prediction filled in."""
-        return Inputs(self.images, self.labels, clean_logits, self.strength, self.length, self.steps)
-
-
-def _follow_all(model: nn.Module, attack: Attack, inputs: Inputs, start: Tensor) -> Tensor:
-    """Every step on the whole batch; samples with fewer steps of their own stand still afterwards."""
-    current = start
-    most = inputs.steps if isinstance(inputs.steps, int) else int(inputs.steps.max()) if len(start) else 0
-    for step in range(most):
-        moved = _move(model, attack, inputs, current, first=step == 0)
-        if not isinstance(inputs.steps, int):
-            moving = (inputs.steps > step).view(-1, *[1] * (start.dim() - 1))
-            moved = torch.where(moving, moved, current)
-        current = moved
-    return current
-
-
-def _follow_active(model: nn.Module, attack: Attack, inputs: Inputs, start: Tensor) -> Tensor:
-    """Every step on the samples that still move.
-
-    An iterate that a step leaves in place is a fixed point: all later steps would leave it there too.
-    """
-    result = start.clone()
-    own_steps = torch.as_tensor(inputs.steps, device=start.device).expand(len(start))
-    alive = torch.where(inputs.strength != 0, own_steps, 0) > 0
-    step = 0
-    while bool(alive.any()):
-        rows = alive.nonzero().squeeze(1)
-        whole = len(rows) == len(start)
-        before = result if whole else result[rows]
-        moved = _move(model, attack, inputs if whole else inputs.rows(rows), before, first=step == 0)
-        still = (moved == before).flatten(1).all(dim=1)
-        result = result.index_copy(0, rows, moved)
-        step += 1
-        alive = alive.index_copy(0, rows, ~still & (own_steps[rows] > step))
-    return result
-
-
-def _move(model: nn.Module, attack: Attack, inputs: Inputs, current: Tensor, *, first: bool) -> Tensor:
-    """One gradient step, projected to the ball and the pixel bounds."""
-    point = current.detach().requires_grad_()
-    logits: Tensor = model(point)
-    if first:
-        check_labels_fit(inputs.labels, logits)
-    value = attack.loss(logits, inputs.labels, inputs.clean_logits)
-    if attack.negative_loss is not None:
-        inward = attack.negative_loss(logits, inputs.labels, inputs.clean_logits)
-        value = torch.where(inputs.strength < 0, inward, value)
-    if not value.requires_grad:
-        raise PumaError("the model's output has no gradient with respect to its input; is it detached inside?")
-    (gradient,) = torch.autograd.grad(value.sum(), point)
-    offset = point.detach() + attack.rule.step(gradient, inputs.length) - inputs.images
-    return (inputs.images + attack.rule.project(offset, inputs.strength.abs())).clamp_(*attack.bounds)
 
 
 def _steps_per_sample(steps: int | Tensor, strength: Tensor) -> int | Tensor:

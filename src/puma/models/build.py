@@ -62,14 +62,20 @@ def build(
     if num_classes < 2:
         raise PumaError(f"a classifier needs at least 2 classes, got num_classes={num_classes}.")
     architecture = ARCHITECTURES[name]
-    mean = mean or architecture.statistics[0]
-    std = std or architecture.statistics[1]
-    channels = channels or len(mean)
+    usual_mean, usual_std = architecture.statistics
+    channels = channels or len(mean or std or usual_mean)
+    mean = mean or _spread(usual_mean, channels)
+    std = std or _spread(usual_std, channels)
     if len(mean) != channels:
-        mean, std = [sum(mean) / len(mean)] * channels, [sum(std) / len(std)] * channels
+        raise PumaError(f"mean must be {channels} numbers, one per channel, got {list(mean)}.")
     if len(std) != channels or min(std) <= 0:
         raise PumaError(f"std must be {channels} positive numbers, one per channel, got {list(std)}.")
     return architecture.make(num_classes, mean, std, channels=channels)
+
+
+def _spread(values: Sequence[float], channels: int) -> Sequence[float]:
+    """Use the mean over channels where the number of channels is another one."""
+    return values if len(values) == channels else [sum(values) / len(values)] * channels
 
 
 def count_parameters(model: nn.Module) -> int:

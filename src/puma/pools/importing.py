@@ -9,8 +9,9 @@ from puma.pools.writer import PoolPart, new_folder, write_pool
 from puma.progress import progress_bar
 
 
-def write_parts(parts: Mapping[str, PoolPart], out: Path, *, force: bool = False, progress: bool = False) -> Path:
+def write_parts(parts: Mapping[str, PoolPart], out: str | Path, *, force: bool = False, progress: bool = False) -> Path:
     """Write each part as the pool ``out/NAME``; a single part named "" becomes ``out`` itself."""
+    out = Path(out)
     with new_folder(out, force=force) as folder:
         for name, part in parts.items():
             (folder / name).mkdir(exist_ok=True)
@@ -21,7 +22,7 @@ def write_parts(parts: Mapping[str, PoolPart], out: Path, *, force: bool = False
 
 def write_picture_folder(
     pictures: PictureFolder,
-    out: Path,
+    out: str | Path,
     *,
     origin: int = 0,
     keep_files: bool = False,
@@ -31,6 +32,7 @@ def write_picture_folder(
     progress: bool = False,
 ) -> Path:
     """Write a pool of a folder of pictures: packed to one array, or pointing at the files."""
+    out = Path(out)
     chunks = () if keep_files else packed_chunks(pictures, strict=strict)
     part = PoolPart(chunks, pictures.class_names, len(pictures.names), origin, allow_empty_class)
     with new_folder(out, force=force) as folder:

@@ -51,6 +51,10 @@ class PictureFiles:
             images[index] = image
         return images
 
+    def image_bytes(self, row: int) -> bytes:
+        """Decoded pixels of one row."""
+        return self._decode(row).tobytes()
+
     def _decode(self, row: int) -> NDArray[np.uint8]:
         path = self.path(row)
         try:

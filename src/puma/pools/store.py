@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from puma.errors import PumaError
 from puma.pools.pictures import PictureFiles
-from puma.pools.writer import FORMAT, content_fingerprint
+from puma.pools.writer import FORMAT, content_fingerprint, packed_image
 
 
 class Origin(IntEnum):
@@ -55,7 +55,9 @@ class Store:
 
     def verify(self) -> None:
         """Recompute the fingerprint and raise if the files are not those that were imported."""
-        if content_fingerprint(self.images, self.labels, self.origin, self.image_shape) != self.fingerprint:
+        packed = packed_image(self.path / "images.npy", self.image_shape)
+        read_image = self.images.image_bytes if isinstance(self.images, PictureFiles) else packed
+        if content_fingerprint(read_image, self.labels, self.origin, self.image_shape) != self.fingerprint:
             raise PumaError(f"pool {self.path} has changed since it was imported; import it again.")
 
 

@@ -22,6 +22,7 @@ _SAMPLED_IMAGES = 1024
 _ROWS = 1 << 20  # labels looked at in one go
 
 Chunk = tuple[NDArray[Any], NDArray[Any]]
+ReadImage = Callable[[int], bytes]
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] |
                 advance(len(pixels))
     if shape is None:
         raise PumaError("the source holds no images; nothing was written.")
-    write_description(folder, part, np.load(folder / "images.npy", mmap_mode="r"), shape, {})
+    write_description(folder, part, packed_image(folder / "images.npy", shape), shape, {})
 
 
 def write_description(
-    folder: Path, part: PoolPart, images: Any, shape: tuple[int, int, int], more: dict[str, Any]
+    folder: Path, part: PoolPart, read_image: ReadImage, shape: tuple[int, int, int], more: dict[str, Any]
 ) -> None:
     """Write origin.npy and, last of all, pool.json, once images and labels are there."""
     labels = np.load(folder / "labels.npy", mmap_mode="r")
@@ -99,12 +100,20 @@ def write_description(
         "class_counts": counts.tolist(),
         "origin": part.origin,
         **more,
-        "fingerprint": content_fingerprint(images, labels, origin, shape),
+        "fingerprint": content_fingerprint(read_image, labels, origin, shape),
     }
     (folder / "pool.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
-def content_fingerprint(images: Any, labels: NDArray[Any], origin: NDArray[Any], shape: Sequence[int]) -> str:
+def packed_image(path: Path, shape: tuple[int, int, int]) -> ReadImage:
+    """Return a function that reads one image of ``images.npy`` without mapping what lies around it."""
+    size = int(np.prod(shape))
+    return lambda row: np.fromfile(path, dtype=np.uint8, count=size, offset=_HEADER + row * size).tobytes()
+
+
+def content_fingerprint(
+    read_image: ReadImage, labels: NDArray[Any], origin: NDArray[Any], shape: tuple[int, int, int]
+) -> str:
     """Hash of the sizes, every label, every origin, and 1024 evenly spaced images (always the first and last).
 
     Reading fifty million images to name a pool would take longer than measuring some: a change to a single image that
@@ -116,7 +125,7 @@ def content_fingerprint(images: Any, labels: NDArray[Any], origin: NDArray[Any],
         digest.update(np.ascontiguousarray(labels[start : start + _ROWS], dtype=np.int32).data)
         digest.update(np.ascontiguousarray(origin[start : start + _ROWS], dtype=np.int8).data)
     for row in np.unique(np.linspace(0, count - 1, _SAMPLED_IMAGES).astype(np.int64)) if count else ():
-        digest.update(np.ascontiguousarray(images[np.array([row])]).tobytes())
+        digest.update(read_image(int(row)))
     return digest.hexdigest()
 
 

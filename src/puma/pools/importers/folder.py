@@ -102,4 +102,4 @@ def write_as_files(
     file_ends = np.load(folder / "files_end.npy")
     images = PictureFiles(pictures.root, folder / "files.txt", file_ends, pictures.size, pictures.channels)
     more = {"pictures": str(pictures.root.resolve()), "size": pictures.size}
-    write_description(folder, part, images, shape, more)
+    write_description(folder, part, images.image_bytes, shape, more)

@@ -1,0 +1,142 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from puma.cli import COMMANDS, load, main
+from puma.pools import Pool
+
+
+def puma(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command in this process; return exit code, standard output, standard error."""
+    try:
+        main(words)
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_every_verb_has_a_function_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in COMMANDS:
+        assert load(verb).__doc__
+        code, out, _ = puma(*verb.split(), "--help", capsys=capsys)
+        assert code == 0
+        assert f"usage: puma {verb}" in out
+
+
+def test_verbs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"]):
+        code, out, _ = puma(*words, capsys=capsys)
+        assert code == 0
+        assert all(f"puma {verb}" in out for verb in COMMANDS)
+    code, out, _ = puma("data", "import", "--help", capsys=capsys)
+    assert code == 0
+    assert "puma data import npz" in out
+    assert "puma list" not in out
+
+
+def test_version_and_list(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = puma("--version", capsys=capsys)
+    assert code == 0
+    assert out.startswith("puma 0.")
+    code, out, _ = puma("list", capsys=capsys)
+    assert code == 0
+    assert "wrn70-16" in out
+    assert "266.80 M" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["dat"], "puma: unknown command 'dat'; did you mean 'data show'?"),
+        (["data", "imprt", "digits"], "did you mean 'data import digits'"),
+        (["data", "show", "nowhere"], "puma: nowhere is not a pool (no pool.json); make one with: puma data import."),
+        (["data", "import", "npz", "nowhere.npz", "--out", "x"], "puma: no such file: nowhere.npz."),
+        (["data", "import", "cifar10", "nowhere", "--out", "x"], "puma: no such folder or archive: nowhere."),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = puma(*words, capsys=capsys)
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["data", "import", "npz"], ["list", "--colour"], ["demo", "--seed", "x"]])
+def test_bad_flags_exit_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = puma(*words, capsys=capsys)
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_import_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "digits"
+    code, said, _ = puma("data", "import", "digits", "--out", str(out), capsys=capsys)
+    assert code == 0
+    assert f"{out / 'train'}: 1,433 images of 8 x 8 x 1, 10 classes" in said
+    code, said, _ = puma("data", "show", str(out), capsys=capsys)
+    assert code == 0
+    assert "origin: 364 real, 0 generated" in said
+    with Image.open(out / "train" / "grid.png") as grid:
+        assert grid.size[1] == 640
+    code, _, _ = puma("data", "show", str(out / "test"), "--picture", str(tmp_path / "p.png"), capsys=capsys)
+    assert code == 0
+    assert (tmp_path / "p.png").exists()
+    code, _, err = puma("data", "import", "digits", "--out", str(out), capsys=capsys)
+    assert code == 2
+    assert "give --force" in err
+    code, _, _ = puma("data", "import", "digits", "--out", str(out), "--force", capsys=capsys)
+    assert code == 0
+
+
+def test_generated_images_take_the_names_of_another_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    puma("data", "import", "digits", "--out", str(tmp_path / "digits"), capsys=capsys)
+    images = np.zeros((20, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "extra.npz", image=images, label=np.arange(20) % 10)
+    train = str(tmp_path / "digits" / "train")
+    command = ["data", "import", "npz", str(tmp_path / "extra.npz"), "--like", train, "--out", str(tmp_path / "extra")]
+    assert puma(*command, capsys=capsys)[0] == 0
+    both = Pool.open(train) + Pool.open(tmp_path / "extra")
+    assert np.bincount(both.origin).tolist() == [1433, 20]
+    code, _, err = puma(*command, "--class-names", "a", "b", "--force", capsys=capsys)
+    assert code == 2
+    assert "give one of them" in err
+
+
+def test_broken_pictures_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        for index in range(2):
+            Image.new("L", (9, 9), 99).save(tmp_path / "source" / name / f"{index}.png")
+    (tmp_path / "source/ant/broken.jpg").write_text("x")
+    command = ["data", "import", "folder", str(tmp_path / "source"), "--size", "8", "--out", str(tmp_path / "out")]
+    code, said, err = puma(*command, capsys=capsys)
+    assert code == 0
+    assert "4 images of 8 x 8 x 3, 2 classes" in said
+    assert "1 pictures could not be read and were left out" in err
+    assert "ant/broken.jpg" in err
+
+
+def test_demo_trains_a_net_that_resists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, _ = puma("demo", "--out", str(tmp_path / "demo"), "--samples-seen", "6000", capsys=capsys)
+    assert code == 0
+    numbers = [float(line.split("%")[0].split()[-1]) for line in said.splitlines() if "%" in line]
+    clean, attacked, helped = numbers
+    assert clean > 80
+    assert 20 < attacked < clean < helped
+    assert puma("demo", "--out", str(tmp_path / "demo"), capsys=capsys)[0] == 2
+
+
+def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m puma list | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("data")
+    assert done.stderr == ""

@@ -1,0 +1,58 @@
+"""Fixtures that several test files use."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from puma.pools import Pool
+from puma.pools.writer import PoolPart, new_folder, write_pool
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+torch.set_num_threads(1)  # tests run side by side
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs the folder ../shared/data with robust CIFAR-10 nets and generated images")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def cifar10_test() -> Pool:
+    path = os.environ.get("PUMA_CIFAR10")
+    if not path:
+        pytest.skip("needs PUMA_CIFAR10=DIR, where DIR was written by: puma data import cifar10")
+    return Pool.open(Path(path) / "test")
+
+
+MakePool = Callable[..., Pool]
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path) -> MakePool:
+    """Return a function that writes a pool of random images; calls with other names give other pools."""
+
+    def make(
+        name: str = "pool",
+        count: int = 50,
+        *,
+        shape: tuple[int, int, int] = (6, 5, 3),
+        num_classes: int = 4,
+        origin: int = 0,
+        seed: int = 0,
+    ) -> Pool:
+        rng = np.random.default_rng(seed)
+        images = rng.integers(256, size=(count, *shape)).astype(np.uint8)
+        labels = np.arange(count) % num_classes
+        part = PoolPart([(images, labels)], [f"class{index}" for index in range(num_classes)], count, origin)
+        with new_folder(tmp_path / name, force=False) as folder:
+            write_pool(folder, part)
+        return Pool.open(tmp_path / name)
+
+    return make

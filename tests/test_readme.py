@@ -1,0 +1,21 @@
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert example.count("\n") <= 18
+    monkeypatch.chdir(tmp_path)
+    Path("example.py").write_text(example)
+    runpy.run_path("example.py")
+    assert "tensor([0.1000" in capsys.readouterr().out
+
+
+def test_the_map_names_what_exists() -> None:
+    for place in re.findall(r"^\| `([^`]+)`", (ROOT / "README.md").read_text(), flags=re.M):
+        assert (ROOT / place).exists()
