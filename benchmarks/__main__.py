@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "pools"]
+NAMES = ["attacks", "margins", "pools"]
 
 
 def main() -> None:

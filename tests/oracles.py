@@ -43,7 +43,7 @@ def _nearest_linf(rows: Array, needed: Array, image: Array) -> float:
     limits = np.r_[-needed, np.zeros(2 * size)]
     ranges = [*zip(-image, 1 - image, strict=True), (0.0, None)]
     solved = linprog(cost, A_ub=below, b_ub=limits, bounds=ranges)
-    return float(solved.fun) if solved.status == 0 else np.inf
+    return float(solved.fun) if solved.fun is not None and solved.status == 0 else np.inf
 
 
 def _nearest_l2(rows: Array, needed: Array, image: Array) -> float:
@@ -99,7 +99,7 @@ def _relu_distance(layers: Layers, image: Array, above: Sequence[tuple[int, int]
 
     low_bound, high_bound = np.zeros(total), np.full(total, np.inf)
     high_bound[:size] = 1
-    integral = np.zeros(total)
+    integral = np.zeros(total, dtype=np.int64)
     for pixel in range(size):
         for sign in (1.0, -1.0):
             row = np.zeros(total)

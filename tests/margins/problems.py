@@ -44,10 +44,7 @@ def affine(
         weight *= torch.logspace(-0.5, 0.5, classes)[torch.randperm(classes, generator=random)][:, None]
     weight *= torch.linspace(0.2, 2.0, size)
     images = torch.rand(count, *shape, generator=random)
-    if edge:
-        images = (3 * images - 1).clamp(0, 1)
-    else:
-        images = 0.5 + spread * (images - 0.5)
+    images = (3 * images - 1).clamp(0, 1) if edge else 0.5 + spread * (images - 0.5)
     bias = -(weight @ images.flatten(1).T).mean(1)
     linear = nn.Linear(size, classes)
     with torch.no_grad():

@@ -98,7 +98,7 @@ def test_two_classes_are_exact_for_every_method_and_sign(norm: str, method: str)
     assert_exact(result.margin, exact(both, norm))
 
 
-@pytest.mark.parametrize("method", ("fast", "deepfool-classic"))
+@pytest.mark.parametrize("method", ["fast", "deepfool-classic"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_walks_are_never_below_exact(norm: str, method: str) -> None:
     for problem in (affine(10, edge=True, count=24), relabel(affine(10, edge=True, count=24, uneven=False), 2)):

@@ -36,7 +36,7 @@ def test_flips_just_past_the_margin_and_not_before(method: str, norm: str) -> No
     length = shift.flatten(1).abs().amax(1) if norm == "linf" else shift.flatten(1).norm(dim=1)
     assert torch.equal(result.margin > 0, right)
     assert torch.allclose(length[on], result.margin[on].abs(), rtol=1e-5)
-    assert (result.boundary >= 0).all() and (result.boundary <= 1).all()
+    assert ((result.boundary >= 0) & (result.boundary <= 1)).all()
     assert torch.equal((model(result.boundary).argmax(1) == labels)[on], ~right[on])
     just_before = images + 0.99 * shift
     assert torch.equal((model(just_before).argmax(1) == labels)[on], right[on])
@@ -170,9 +170,7 @@ def test_rival_is_the_class_on_the_other_side() -> None:
 
 def test_methods_rank_as_they_should() -> None:
     model, images, labels = setting()
-    length = {
-        method: measure_margins(model, images, labels, method=method).margin.abs().mean() for method in METHODS
-    }
+    length = {method: measure_margins(model, images, labels, method=method).margin.abs().mean() for method in METHODS}
     assert length["tight"] <= length["deepfool"] <= 1.02 * length["deepfool-classic"]
 
 
@@ -201,7 +199,7 @@ def test_autocast_and_double_precision() -> None:
     torch.testing.assert_close(rough.margin, plain.margin, rtol=0.25, atol=1e-3)
     exact = measure_margins(model.double(), images.double(), labels)
     torch.testing.assert_close(exact.margin, plain.margin, rtol=5e-3, atol=1e-5)
-    with pytest.raises(PumaError, match="pass model.float"):
+    with pytest.raises(PumaError, match=r"pass model\.float"):
         measure_margins(model.half(), images, labels)
 
 

@@ -1,5 +1,7 @@
 """Small ReLU nets have exact margins too, by mixed-integer programming."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ def net(seed: int, sizes: tuple[int, ...]) -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
-        for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -83,5 +85,3 @@ def test_never_below_exact_and_close_to_it(cases: list[Case], method: str, mean:
     assert crossed.min() > 1 - 1e-4
     assert crossed.mean() <= mean
     assert len(crossed) >= (0.95 if method == "tight" else 0.85) * len(ratio)
-
-

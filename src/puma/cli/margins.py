@@ -44,7 +44,7 @@ def margins(
         out: parquet file to write.
         model: built-in architecture (see: puma list) or module:function that returns a torch.nn.Module.
         weights: safetensors file or state dict for the model.
-        method: how to search; tight is closest to exact, deepfool the best for its cost, fast and deepfool-classic the paper's.
+        method: how to search; deepfool is the best for its cost, tight closest to exact, the others the paper's.
         norm: distance that is measured.
         batch_size: samples that go through the model together.
         cap: do not look farther than this distance; 8/255 is a number too.

@@ -29,6 +29,4 @@ def assess(arrival: Arrival, logits: Tensor, network: Network) -> Rows:
 
 def close(rows: Rows, which: Tensor, status: Status) -> Rows:
     """End the search of some rows."""
-    return rows.change(
-        stage=torch.where(which, DONE, rows.stage), status=torch.where(which, int(status), rows.status)
-    )
+    return rows.change(stage=torch.where(which, DONE, rows.stage), status=torch.where(which, int(status), rows.status))

@@ -27,7 +27,7 @@ def examine(model: nn.Module, examples: Tensor) -> int:
         raise PumaError(f"a margin needs at least 2 classes, the model gives {logits.shape[1]} logit.")
     if not logits.requires_grad:
         raise PumaError(
-            "the model's logits have no gradient to the pixels; does its forward use no_grad, detach, numpy or rounding?"
+            "the model's logits have no gradient to the pixels; does forward use no_grad, detach, numpy or rounding?"
         )
     _warn(model, logits.detach(), examples)
     return logits.shape[1]

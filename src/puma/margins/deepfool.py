@@ -8,6 +8,7 @@ classes. ``tight`` follows several rivals at once and lets them race.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -58,9 +59,11 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
     candidates = min(config.candidates, len(ranks) - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
         config = replace(config, restarts=2 * config.restarts, surprise=1.0, restart_steps=config.steps)
-    last: Callable[[Rows], Rows] = lambda rows: look(rows, network, box, finish)
+    last: Callable[[Rows], Rows] = partial(look, network=network, box=box, config=finish)
     if config.restarts:
-        last = restarting(last, norm, box, finish.reach, network.pixels, Restart(config.restarts, config.surprise, STEP))
+        last = restarting(
+            last, norm, box, finish.reach, network.pixels, Restart(config.restarts, config.surprise, STEP)
+        )
 
     def begin(arrival: Arrival) -> Rows:
         rows = first_gradients(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)
@@ -69,11 +72,12 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
         if config.restarts:
             rows = rows.change(kept=rows.pattern)
         hopeless = rows.radius > 2 * finish.reach  # far beyond the cap already by the first linearisation
-        rows = rows.change(
+        return rows.change(
             radius=rows.radius.clamp(1e-7 * widest, finish.reach),
-            stage=torch.where((rows.stage == STEP) & hopeless & (cap is not None) & (config.race <= 1), LOOK, rows.stage),
+            stage=torch.where(
+                (rows.stage == STEP) & hopeless & (cap is not None) & (config.race <= 1), LOOK, rows.stage
+            ),
         )
-        return rows
 
     return Method(
         begin=begin,
@@ -151,7 +155,7 @@ def advance(rows: Rows, norm: Norm, box: Box, config: Search) -> Rows:
 
 def _lagging(rows: Rows, norm: Norm, box: Box, last: Tensor, config: Search) -> Tensor:
     """Which rows have a sibling that is clearly ahead; at the last step, all but the first of the best."""
-    _, sample = rows.owner.unique_consecutive(return_inverse=True)
+    _, sample = torch.unique_consecutive(rows.owner, return_inverse=True)
     distance = norm.length(box.ray(rows.origin, rows.pattern, rows.radius) - rows.origin)
     distance = distance.nan_to_num(nan=torch.finfo(distance.dtype).max)
     best = torch.full_like(distance, torch.inf).scatter_reduce(0, sample, distance, "amin")[sample]

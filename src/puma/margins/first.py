@@ -35,8 +35,7 @@ def first_gradients(
     rows = assess(arrival, logits, network)
     rivals = order_rivals(rows, logits.detach(), ranks, candidates)
     openings = [
-        open_against(rivals[:, i], rows, points, logits, norm, box, again=i + 1 < candidates)
-        for i in range(candidates)
+        open_against(rivals[:, i], rows, points, logits, norm, box, again=i + 1 < candidates) for i in range(candidates)
     ]
     steepness = torch.stack([opening.steepness for opening in openings])
     rows = close(rows, (rows.stage >= 0) & (steepness == 0).all(0), Status.ZERO_GRADIENT)

@@ -108,9 +108,7 @@ def _prepare(parts: Parts, resume: bool, group: Ranks) -> bool:
     return finished
 
 
-def _measure_parts(
-    meter: Meter, pool: Pool, parts: Parts, missing: list[int], progress: bool, group: Ranks
-) -> None:
+def _measure_parts(meter: Meter, pool: Pool, parts: Parts, missing: list[int], progress: bool, group: Ranks) -> None:
     spans = [parts.job.span(part) for part in missing]
     title = "margins" if group.count == 1 else f"margins (rank 0 of {group.count})"
     with progress_bar(title, sum(stop - start for start, stop in spans), enabled=progress) as advance:
@@ -118,9 +116,7 @@ def _measure_parts(
             _measure_part(meter, pool, parts, part, span, advance)
 
 
-def _measure_part(
-    meter: Meter, pool: Pool, parts: Parts, part: int, span: tuple[int, int], advance: Advance
-) -> None:
+def _measure_part(meter: Meter, pool: Pool, parts: Parts, part: int, span: tuple[int, int], advance: Advance) -> None:
     start, stop = span
     batches = _batches(pool, start, stop, parts.job.batch_size, meter.setting.classes)
     margins = meter.measure(batches, stop - start, parts.job.batch_size, advance=advance)
@@ -144,4 +140,3 @@ def _batches(pool: Pool, start: int, stop: int, batch_size: int, classes: int) -
             ready_now, coming = coming.result(), reader.submit(read, following)
             yield ready_now
         yield coming.result()
-

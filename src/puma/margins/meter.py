@@ -82,8 +82,8 @@ def ready(
     with frozen(model), torch.random.fork_rng():
         classes = examine(model, examples)
         search = prepare(model, examples)
-        if compiled:
-            search = torch.compile(search)
+        if compiled and search is not model:
+            search.compile()
         network = Network(search, model, tuple(examples.shape[1:]), autocast)
         box = Box(float(bounds[0]), float(bounds[1]))
         setting = Setting(network, chosen, box, classes, cap, network.rows(examples))

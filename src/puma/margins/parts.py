@@ -87,5 +87,7 @@ class Parts:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise PumaError(f"another process is writing {self.out}; wait for it, or give another --out.") from error
+                raise PumaError(
+                    f"another process is writing {self.out}; wait for it, or give another --out."
+                ) from error
             yield

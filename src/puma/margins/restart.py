@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from puma.margins.geometry import Box, Norm
 from puma.margins.rows import Rows

@@ -74,5 +74,12 @@ class Tally:
         """Return what was collected, once for every sample."""
         if self.done != len(self.margin):
             raise AssertionError(f"{self.done} searches ended for {len(self.margin)} samples")
-        columns = (self.margin, self.status, self.prediction, self.rival, self.forwards, self.backwards)
-        return Margins(*(column.to(device) for column in columns), boundary=boundary)
+        return Margins(
+            margin=self.margin.to(device),
+            status=self.status.to(device),
+            prediction=self.prediction.to(device),
+            rival=self.rival.to(device),
+            forwards=self.forwards.to(device),
+            backwards=self.backwards.to(device),
+            boundary=boundary,
+        )

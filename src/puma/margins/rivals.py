@@ -47,7 +47,7 @@ def _pair_norms_at(network: Network, norm: Norm, probe: Tensor, classes: int) ->
     jacobian = torch.cat(
         [
             _jacobian_rows(network, probe, wanted)
-            for wanted in torch.arange(classes, device=probe.device).split(_ROWS)
+            for wanted in torch.split(torch.arange(classes, device=probe.device), _ROWS)
         ]
     )
     power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from puma.margins.rows import Arrival, Queue, Rows
@@ -64,7 +65,7 @@ def _next_stage(queues: list[Queue], batch_size: int, more: bool) -> int | None:
 
 
 def _route(rows: Rows, queues: list[Queue], finished: Callable[[Rows], None]) -> None:
-    kinds = rows.stage.unique().tolist()  # the one host sync of a step
+    kinds = torch.unique(rows.stage).tolist()  # the one host sync of a step
     for index in kinds:
         if index == DROPPED:
             continue

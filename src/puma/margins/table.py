@@ -20,15 +20,14 @@ from puma.margins.result import Margins
 from puma.margins.status import Status
 
 T = TypeVar("T")
-SCHEMA = pa.schema(
-    [
-        ("sample_id", pa.int64()),
-        ("margin", pa.float32()),
-        ("status", pa.int8()),
-        ("prediction", pa.int32()),
-        ("rival", pa.int32()),
-    ]
-)
+_FIELDS: "list[pa.Field[Any]]" = [
+    pa.field("sample_id", pa.int64()),
+    pa.field("margin", pa.float32()),
+    pa.field("status", pa.int8()),
+    pa.field("prediction", pa.int32()),
+    pa.field("rival", pa.int32()),
+]
+SCHEMA = pa.schema(_FIELDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class MarginTable:
 
 def to_arrow(sample_id: NDArray[np.int64], margins: Margins, footer: dict[bytes, bytes]) -> pa.Table:
     """Put measured margins beside the ids of their samples."""
-    columns = [
+    columns: "list[pa.Array[Any]]" = [
         pa.array(sample_id, pa.int64()),
         pa.array(margins.margin.numpy(), pa.float32()),
         pa.array(margins.status.numpy(), pa.int8()),
@@ -106,7 +105,7 @@ def read_rows(path: Path) -> pa.Table:
 def read_margins(path: str | Path) -> MarginTable:
     """Read a margins file."""
     described, rows = read_footer(Path(path)), read_rows(Path(path))
-    columns = {name: rows.column(name).to_numpy() for name in SCHEMA.names}
+    columns = {name: np.array(rows.column(name)) for name in SCHEMA.names}
     return MarginTable(**columns, made_from=described)
 
 

@@ -22,7 +22,7 @@ def prepare(model: nn.Module, example: Tensor) -> nn.Module:
     except Exception:  # any module may refuse to be copied, in its own way
         return model
     wanted = _logits(plain, example)
-    plain = plain.to(memory_format=torch.channels_last)
+    plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # absent from torch's stubs
     try:
         folded = fold_batchnorm(plain)
         if _close(_logits(folded, example), wanted):
@@ -65,7 +65,7 @@ def _foldable(node: fx.Node, modules: dict[str, nn.Module], uses: Counter[object
         and isinstance(modules[str(before.target)], nn.Conv2d)
         and len(before.users) == 1
         and uses[before.target] == uses[node.target] == 1
-        and modules[str(node.target)].track_running_stats is True
+        and bool(modules[str(node.target)].track_running_stats)
     )
 
 
