@@ -1,14 +1,15 @@
 """Signed margins side by side with foolbox, adv-lib and a plain Algorithm 1, on real robust CIFAR-10 nets.
 
 ``PUMA_CIFAR10=DIR python -m benchmarks margins`` (DIR from ``puma data import cifar10``; the nets lie in
-``../shared/data``). About ten minutes on one core. Prints a table for each net, writes it to ``results/margins/`` as CSV
-and Markdown, and draws time against tightness.
+``../shared/data``). About ten minutes on one core. Prints a table for each net, writes it to ``results/margins/`` as
+CSV and Markdown, and draws time against tightness.
 
 Time is processor time on right samples only, as the other libraries have no margins for wrong ones. Ratio is the mean
 over samples of distance / shortest distance that any method found, so 1 is best.
 """
 
 import csv
+import importlib
 import os
 import statistics
 import time
@@ -58,7 +59,7 @@ class Counted(nn.Module):
         self.forwards += len(images)
         logits: Tensor = self.model(images)
         if logits.requires_grad:
-            logits.register_hook(self._count)
+            logits.register_hook(self._count)  # type: ignore[no-untyped-call]
         return logits
 
     def _count(self, gradient: Tensor) -> None:
@@ -89,8 +90,9 @@ def naive_algorithm_1(model: nn.Module, images: Tensor, labels: Tensor) -> Tenso
 
 def other_libraries() -> dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]]:
     stand_in("torchvision", "torchvision.models", "visdom", "tqdm")
-    import foolbox
     from adv_lib.attacks import df, fab
+
+    foolbox: Any = importlib.import_module("foolbox")
 
     def linf_deepfool(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         wrapped = foolbox.PyTorchModel(model.eval(), bounds=(0, 1))

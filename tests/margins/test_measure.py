@@ -17,6 +17,7 @@ from conftest import MakePool
 from margins.problems import smooth_net
 from puma.errors import PumaError
 from puma.margins import MarginTable, Status, measure_margins, measure_pool, parts, read_margins, table
+from puma.margins.job import Job
 from puma.pools import Pool, to_unit
 
 COLUMNS = ("sample_id", "margin", "status", "prediction", "rival")
@@ -149,7 +150,7 @@ def test_no_space_left_keeps_what_was_written(pool: Pool, tmp_path: Path, monkey
 
 def test_a_second_process_is_refused(pool: Pool, tmp_path: Path) -> None:
     model, out = smooth_net(), tmp_path / "m.parquet"
-    job = parts.Job("p", 1, "m", "deepfool", {}, "linf", None, 1, 1, "float32")
+    job = Job("p", 1, "m", "deepfool", {}, "linf", None, 1, 1, "float32")
     with parts.Parts(out, job).locked(), pytest.raises(PumaError, match="another process is writing"):
         measure_pool(model, pool, out)
 

@@ -53,7 +53,7 @@ class MarginTable:
 
 def to_arrow(sample_id: NDArray[np.int64], margins: Margins, footer: dict[bytes, bytes]) -> pa.Table:
     """Put measured margins beside the ids of their samples."""
-    columns: "list[pa.Array[Any]]" = [
+    columns: list[pa.Array[Any]] = [
         pa.array(sample_id, pa.int64()),
         pa.array(margins.margin.numpy(), pa.float32()),
         pa.array(margins.status.numpy(), pa.int8()),
