@@ -31,7 +31,7 @@ class Search:
     """How hard to search. ``steps`` counts gradients of the rival that is followed, the first one included."""
 
     candidates: int = 2
-    steps: int = 4
+    steps: int = 3
     wrong_steps: int = 6
     retry_steps: int = 5
     temperature: float = 1.0
@@ -106,10 +106,8 @@ def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, confi
         memory = heading = torch.addcmul(config.momentum * memory, slant, size[:, None])
     turn = -damping(rows.step)[:, None]
     pattern = norm.confine(torch.addcmul(rows.pattern, norm.steepest(heading), turn))
-    radius, slope = rows.radius, rows.slope
-    for _ in range(2):
-        new, slope = newton_on_ray(box, rows.origin, pattern, radius, points, gap, slant)
-        radius = torch.where(new.isfinite(), new.clamp(0.3 * rows.radius, 2.5 * rows.radius), radius)
+    radius, slope = newton_on_ray(box, rows.origin, pattern, rows.radius, points, gap, slant)
+    radius = radius.where(radius.isfinite(), rows.radius).clamp(0.3 * rows.radius, 2.5 * rows.radius)
     usable = (slope.isfinite() & radius.isfinite())[:, None]
     stepped = rows.change(
         step=rows.step + 1,

@@ -11,7 +11,7 @@ from puma.margins.network import Network, gradient, pick
 from puma.margins.rows import Arrival, Rows
 from puma.margins.status import Status
 
-_NEWTON_STEPS = 3
+_NEWTON_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def open_against(
     gap = torch.where(rows.right, lead, -lead)
     slant = gradient(gap.sum(), points, again=again)
     gap, steepness, pattern = gap.detach(), norm.dual(slant), -norm.steepest(slant)
-    radius = torch.zeros_like(gap)
+    radius = gap / steepness  # the first Newton step, from the image
     for _ in range(_NEWTON_STEPS):
         radius, slope = newton_on_ray(box, rows.origin, pattern, radius, rows.origin, gap, slant)
     # the box may stop the ray short of the radius, most of all in L2: what counts is the distance

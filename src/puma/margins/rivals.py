@@ -24,11 +24,15 @@ def pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tenso
     flat = torch.ones(1, 1, device=like.device, dtype=like.dtype).expand(classes, classes)
     if classes > _MOST_CLASSES or classes * like.shape[1] > _LARGEST_JACOBIAN:
         return flat
-    total = torch.zeros_like(flat)
-    for probe in smooth_images(network, box, 8 if classes <= 32 else 2, like):
-        total += _pair_norms_at(network, norm, probe, classes)
-    usable = total.isfinite() & (total > 0)
-    return torch.where(usable, total, flat)
+    probes = smooth_images(network, box, 8 if classes <= 32 else 2, like)
+    wanted = torch.arange(classes, device=like.device).repeat(len(probes))
+    points = probes.repeat_interleave(classes, 0)
+    pieces = zip(torch.split(points, _ROWS), torch.split(wanted, _ROWS), strict=True)
+    jacobian = torch.cat([_logit_gradients(network, *piece) for piece in pieces])
+    power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
+    by_probe = jacobian.view(len(probes), classes, -1)
+    norms = torch.cdist(by_probe, by_probe, p=power).mean(0)
+    return torch.where(norms.isfinite() & (norms > 0), norms, flat)
 
 
 def smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tensor:
@@ -43,18 +47,6 @@ def smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tenso
     return (box.low + (box.high - box.low) * pixels).to(like)
 
 
-def _pair_norms_at(network: Network, norm: Norm, probe: Tensor, classes: int) -> Tensor:
-    jacobian = torch.cat(
-        [
-            _jacobian_rows(network, probe, wanted)
-            for wanted in torch.split(torch.arange(classes, device=probe.device), _ROWS)
-        ]
-    )
-    power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
-    return torch.cdist(jacobian, jacobian, p=power)
-
-
-def _jacobian_rows(network: Network, probe: Tensor, wanted: Tensor) -> Tensor:
-    points = probe.repeat(len(wanted), 1).requires_grad_()
-    logits = network.logits(points)
-    return gradient(logits.gather(1, wanted[:, None]).sum(), points)
+def _logit_gradients(network: Network, points: Tensor, wanted: Tensor) -> Tensor:
+    points = points.detach().requires_grad_()
+    return gradient(network.logits(points).gather(1, wanted[:, None]).sum(), points)

@@ -21,8 +21,10 @@ def prepare(model: nn.Module, example: Tensor) -> nn.Module:
         plain = copy.deepcopy(model).eval().requires_grad_(False)
     except Exception:  # any module may refuse to be copied, in its own way
         return model
+    if not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules()):
+        return _channels_last(plain)
     wanted = _logits(plain, example)
-    plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # absent from torch's stubs
+    plain = _channels_last(plain)
     try:
         folded = fold_batchnorm(plain)
         if _close(_logits(folded, example), wanted):
@@ -30,6 +32,11 @@ def prepare(model: nn.Module, example: Tensor) -> nn.Module:
     except Exception:  # nor does every forward survive symbolic tracing
         pass
     return plain
+
+
+def _channels_last(model: nn.Module) -> nn.Module:
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # absent from torch's stubs
+    return model
 
 
 def fold_batchnorm(model: nn.Module) -> nn.Module:
