@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "pools", "plan", "online"]
+NAMES = ["attacks", "margins", "online", "plan", "pools"]
 
 
 def main() -> None:

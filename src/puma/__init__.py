@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from puma.attacks import pgd as pgd
     from puma.errors import PumaError as PumaError
     from puma.evaluation import evaluate as evaluate
+    from puma.margins import Margins as Margins
+    from puma.margins import Status as Status
+    from puma.margins import measure_margins as measure_margins
+    from puma.margins import measure_pool as measure_pool
     from puma.planning import Plan as Plan
     from puma.planning import adaptive_strength as adaptive_strength
     from puma.planning import prune as prune
@@ -16,13 +20,17 @@ if TYPE_CHECKING:
 
 # public name -> where it lives; imported when it is first used, so that `puma --help` does not wait for torch
 _PLACES = {
+    "Margins": "puma.margins",
     "Plan": "puma.planning",
     "Pool": "puma.pools",
     "PumaError": "puma.errors",
+    "Status": "puma.margins",
     "adaptive_strength": "puma.planning",
     "bim": "puma.attacks",
     "evaluate": "puma.evaluation",
     "fgsm": "puma.attacks",
+    "measure_margins": "puma.margins",
+    "measure_pool": "puma.margins",
     "pgd": "puma.attacks",
     "prune": "puma.planning",
     "trades_loss": "puma.training",

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan show": ("puma.cli.plan:show", "what a plan does, in words and as a picture"),
     "plan diff": ("puma.cli.plan:diff", "what differs between two plans"),
     "plan export": ("puma.cli.plan:export", "a plan as .csv, or the kept rows as .npy"),
+    "margins": ("puma.cli.margins:margins", "signed distance of every sample to a model's decision boundary"),
+    "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 

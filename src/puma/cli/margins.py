@@ -1,0 +1,174 @@
+"""``puma margins``: measure the margins of a pool and look at them."""
+
+import dataclasses
+import os
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from puma.errors import PumaError
+
+MethodName = Literal["deepfool", "tight", "fast", "deepfool-classic"]
+NormName = Literal["linf", "l2"]
+Number = Annotated[str, arg(metavar="NUMBER")]
+
+
+def margins(
+    pool: Positional[Path],
+    /,
+    *,
+    out: Annotated[Path, arg(metavar="FILE.parquet")],
+    model: str,
+    weights: Path | None = None,
+    method: MethodName = "deepfool",
+    norm: NormName = "linf",
+    batch_size: int = 128,
+    cap: Number | None = None,
+    part_size: int = 8192,
+    resume: bool = True,
+    device: str = "cpu",
+    autocast: Literal["none", "bfloat16", "float16"] = "none",
+    compiled: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Measure the signed distance of every sample of a pool to the decision boundary of a model.
+
+    Run the same command again after an interruption: it goes on where it stopped. Share the work among processes with:
+    torchrun --nproc-per-node N -m puma margins ...
+
+    Args:
+        pool: folder of the pool.
+        out: parquet file to write.
+        model: built-in architecture (see: puma list) or module:function that returns a torch.nn.Module.
+        weights: safetensors file or state dict for the model.
+        method: how to search; deepfool is the best for its cost, tight closest to exact, the others the paper's.
+        norm: distance that is measured.
+        batch_size: samples that go through the model together.
+        cap: do not look farther than this distance; 8/255 is a number too.
+        part_size: samples per part; a resumed run repeats at most one part.
+        resume: go on from finished parts; --no-resume throws them away.
+        device: cpu, cuda or cuda:1; under torchrun, cuda means one device per rank.
+        autocast: precision of the search; verdicts are always in fp32.
+        compiled: search with a torch.compile'd copy of the model.
+        dry_run: check everything and print the settings, measure nothing.
+    """
+    import torch
+
+    from puma.margins import measure_pool
+    from puma.margins.job import model_fingerprint
+    from puma.margins.methods import METHODS
+    from puma.models import load_model
+    from puma.pools import Pool
+
+    opened = Pool.open(pool)
+    loaded = load_model(model, opened.num_classes, weights=weights, channels=opened.image_shape[2])
+    loaded = loaded.to(_device(device))
+    limit = None if cap is None else number(cap, "cap")
+    if dry_run:
+        print(f"pool      {pool}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
+        print(f"model     {model}, fingerprint {model_fingerprint(loaded)[:16]}, on {device}")
+        print(f"method    {method} {dataclasses.asdict(METHODS[method].config)}")
+        print(f"norm      {norm}, cap {limit}, batch size {batch_size}, parts of {part_size:,}")
+        print(f"out       {out}")
+        return
+    if not out.absolute().parent.is_dir():
+        raise PumaError(f"the folder of --out {out} does not exist; make it first.")
+    measure_pool(
+        loaded,
+        opened,
+        out,
+        method=method,
+        norm=norm,
+        batch_size=batch_size,
+        cap=limit,
+        part_size=part_size,
+        resume=resume,
+        progress=True,
+        autocast=None if autocast == "none" else getattr(torch, autocast),
+        compiled=compiled,
+    )
+    if os.environ.get("RANK", "0") == "0":
+        _tell(out)
+
+
+def show(
+    files: Positional[tuple[Path, ...]],
+    /,
+    *,
+    eps: Number = "8/255",
+    bins: int = 40,
+    picture: Path | None = None,
+    histogram: Path | None = None,
+) -> None:
+    """Print quantiles, shares and a histogram of margins, and draw the histogram.
+
+    Several files are drawn over each other: the same pool by two methods shows how they differ.
+
+    Args:
+        files: margins files.
+        eps: radius of the attack to compare with.
+        bins: number of bins.
+        picture: where to write the PNG; by default beside the first file.
+        histogram: also write the bins and counts as JSON.
+    """
+    from puma.margins.distribution import (
+        describe,
+        draw_in_terminal,
+        draw_picture,
+        histograms,
+        save_histograms,
+        summarise,
+    )
+    from puma.margins.table import read_margins
+
+    if not files:
+        raise PumaError("give at least one margins file.")
+    if bins < 1:
+        raise PumaError(f"bins must be at least 1, got {bins}.")
+    radius = number(eps, "eps")
+    tables = {_name(path, files): read_margins(path) for path in files}
+    for name, table in tables.items():
+        print(describe(summarise(table, radius), name))
+    drawn = histograms(tables, bins)
+    linf = next(iter(tables.values())).made_from["norm"] == "linf"
+    unit = 255.0 if linf else 1.0
+    print(draw_in_terminal(drawn, unit))
+    target = picture or files[0].with_suffix(".png")
+    draw_picture(drawn, target, eps=radius, unit=unit, label="margin x 255 (L_inf)" if linf else "margin (L2)")
+    print(f"picture: {target}")
+    if histogram is not None:
+        save_histograms(drawn, histogram)
+        print(f"histogram: {histogram}")
+
+
+def number(text: str, flag: str) -> float:
+    """Read a number that may be written as a fraction, such as 8/255."""
+    try:
+        return float(Fraction(text.replace(" ", "")))
+    except (ValueError, ZeroDivisionError) as error:
+        raise PumaError(f"--{flag} must be a number such as 0.03 or 8/255, got {text!r}.") from error
+
+
+def _name(path: Path, files: tuple[Path, ...]) -> str:
+    names = [file.stem for file in files]
+    return path.stem if names.count(path.stem) == 1 else str(path)
+
+
+def _device(device: str) -> str:
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device
+
+
+def _tell(out: Path) -> None:
+    from puma.margins.distribution import describe, summarise
+    from puma.margins.table import read_margins
+
+    table = read_margins(out)
+    eps = 8 / 255 if table.made_from["norm"] == "linf" else 0.5
+    print(describe(summarise(table, eps), str(out)))
+    print(f"look at them with: puma margins show {out}")
+    if not table.crossed.all():
+        share = 1 - table.crossed.mean()
+        print(f"puma: {share:.2%} of the samples have no measured margin, see their status.", file=sys.stderr)

@@ -1,0 +1,126 @@
+"""How margins are distributed: quantiles, shares, histograms of one or more files on common bins."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.margins.status import Status
+from puma.margins.table import MarginTable
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_BAR = 50
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one file holds. Quantiles and histogram are of the samples whose boundary was found."""
+
+    count: int
+    statuses: Mapping[str, int]
+    quantiles: Mapping[float, float]
+    share_wrong: float
+    share_below_eps: float
+    eps: float
+    norm: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """Counts of several files on the same bins, by name."""
+
+    edges: Sequence[float]
+    counts: Mapping[str, Sequence[int]]
+
+
+def summarise(table: MarginTable, eps: float) -> Summary:
+    """Summarise one file; ``eps`` is the attack's radius to compare with."""
+    measured = _found(table)
+    known = table.margin[~np.isnan(table.margin)]
+    return Summary(
+        count=len(table),
+        statuses={status.name: int((table.status == status).sum()) for status in Status},
+        quantiles={q: float(np.quantile(measured, q)) for q in QUANTILES} if len(measured) else {},
+        share_wrong=float((known < 0).mean()) if len(known) else float("nan"),
+        share_below_eps=float((known < eps).mean()) if len(known) else float("nan"),
+        eps=eps,
+        norm=str(table.made_from["norm"]),
+        method=str(table.made_from["method"]),
+    )
+
+
+def histograms(tables: Mapping[str, MarginTable], bins: int = 40) -> Histograms:
+    """Count the margins of several files on common bins; the outer bins also take the one percent beyond them."""
+    found = {name: _found(table) for name, table in tables.items()}
+    everything = np.concatenate(list(found.values()))
+    if not len(everything):
+        raise PumaError("there are no measured margins to draw: no search found a boundary.")
+    if len({table.made_from["norm"] for table in tables.values()}) > 1:
+        raise PumaError("the files hold margins in different norms; compare those of one norm.")
+    low, high = np.quantile(everything, (0.005, 0.995))
+    edges = np.linspace(low, max(high, low + 1e-9), bins + 1)
+    counts = {name: np.histogram(margin.clip(low, high), edges)[0].tolist() for name, margin in found.items()}
+    return Histograms(edges.tolist(), counts)
+
+
+def _found(table: MarginTable) -> NDArray[np.float64]:
+    return table.margin[table.crossed].astype(np.float64)
+
+
+def describe(summary: Summary, name: str) -> str:
+    """Return a summary as lines of text."""
+    unit = 255 if summary.norm == "linf" else 1
+    suffix = "/255" if unit == 255 else ""
+    ended = ", ".join(f"{n:,} {status.lower().replace('_', ' ')}" for status, n in summary.statuses.items() if n)
+    lines = [
+        f"{name}: {summary.count:,} samples, {summary.method}, {summary.norm}",
+        f"  searches     {ended}",
+        f"  wrong        {summary.share_wrong:6.1%}  (margin < 0)",
+        f"  below eps    {summary.share_below_eps:6.1%}  (margin < {summary.eps * unit:g}{suffix})",
+    ]
+    if summary.quantiles:
+        header = " ".join(f"{q:>8.0%}" for q in summary.quantiles)
+        values = " ".join(f"{value * unit:8.2f}" for value in summary.quantiles.values())
+        lines += [f"  quantile     {header}", f"  margin{suffix:<6} {values}"]
+    return "\n".join(lines)
+
+
+def draw_in_terminal(drawn: Histograms, unit: float) -> str:
+    """Return histograms as bars of characters, one line per bin, the first file only."""
+    counts = next(iter(drawn.counts.values()))
+    most = max([*counts, 1])
+    return "\n".join(
+        f"  {left * unit:8.2f} |{'█' * round(_BAR * count / most)}{' ' if count else ''}{count or ''}"
+        for left, count in zip(drawn.edges, counts, strict=False)
+    )
+
+
+def draw_picture(drawn: Histograms, path: Path, *, eps: float, unit: float, label: str) -> None:
+    """Draw histograms over each other, zero and eps marked."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    edges = np.array(drawn.edges) * unit
+    for name, counts in drawn.counts.items():
+        axes.stairs(np.array(counts) / max(sum(counts), 1), edges, fill=True, alpha=0.45, label=name)
+    axes.axvline(0, color="black", linewidth=1, label="boundary")
+    axes.axvline(eps * unit, color="black", linewidth=1, linestyle="--", label="eps")
+    axes.set_xlabel(label)
+    axes.set_ylabel("share of samples")
+    axes.legend(frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def save_histograms(drawn: Histograms, path: Path) -> None:
+    """Write the bins and counts as JSON: the numbers behind the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(drawn), indent=1) + "\n", encoding="utf-8")
