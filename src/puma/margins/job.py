@@ -43,7 +43,7 @@ class Job:
     def footer(self) -> dict[bytes, bytes]:
         """Return the metadata of a parquet footer."""
         made_by = {"puma": version("puma-pruning"), "torch": torch.__version__}
-        described = {"format": FORMAT, **dataclasses.asdict(self), "versions": made_by}
+        described = {"format": FORMAT, **dataclasses.asdict(self), "pool_fingerprint": self.pool, "versions": made_by}
         return {KEY: json.dumps(described, sort_keys=True).encode()}
 
     def differences(self, described: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,91 @@
+"""``puma iterate``: train, measure, plan, train again."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from puma.cli.train import DEFAULT_RECIPE, value_of
+from puma.errors import PumaError
+from puma.margins import measure_pool
+from puma.models import load_model
+from puma.planning import Plan
+from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning.show import describe
+from puma.pools import Pool
+from puma.scores.table import open_scores
+from puma.training import TrainConfig
+from puma.training.recipes import recipe
+from puma.training.run import resume, train
+from puma.training.run_folder import RunFolder
+
+
+def iterate_for(words: Sequence[str]) -> Callable[..., None]:
+    """Make the verb: its settings default to those of the recipe that ``words`` name."""
+    begun = recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
+
+    def iterate(
+        pools: Positional[tuple[Path, ...]],
+        /,
+        *,
+        out: Path,
+        rounds: int = 2,
+        first: Path | None = None,
+        prune_easy: float = 0.2,
+        gap: float = 0.0,
+        method: str = "deepfool",
+        recipe: str = DEFAULT_RECIPE,
+        settings: Annotated[TrainConfig, arg(name="")] = begun,
+    ) -> None:
+        """Train a margin model, then in each round measure margins, plan, and train the next model.
+
+        Every run, margin table and plan stays in its folder (run-0, margins-1.parquet, plan-1.parquet, run-1, ...).
+        The same command goes on after an interruption.
+
+        Args:
+            pools: folders made by puma data import; several are put together in this order.
+            out: folder for everything.
+            rounds: how often margins are measured and a model trained with them.
+            first: a run of puma train to take as the first margin model, instead of training run-0.
+            prune_easy: share of the easiest samples to drop.
+            gap: subtracted from the margin.
+            method: how margins are measured.
+            recipe: the settings to begin with; every one can be changed below.
+        """
+        del recipe  # it has chosen the defaults of the settings
+        if rounds < 1 or not pools:
+            raise PumaError(f"give at least one pool and one round, got {len(pools)} and {rounds}.")
+        pool = reduce(add, (Pool.open(path) for path in pools))
+        pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
+        run = first or _trained(settings, pools, out / "run-0", None)
+        for turn in range(1, rounds + 1):
+            margins = _measured(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
+            plan = out / f"plan-{turn}.parquet"
+            if not plan.is_file():
+                make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True).save(plan)
+            print(f"round {turn}: {describe(Plan.open(plan)).splitlines()[0]}")
+            run = _trained(settings, pools, out / f"run-{turn}", plan)
+        print(f"model: {run / 'model.safetensors'}")
+
+    return iterate
+
+
+def _trained(settings: TrainConfig, pools: Sequence[Path], folder: Path, plan: Path | None) -> Path:
+    """Train, or go on, or find it done."""
+    run = RunFolder(folder)
+    if not run.has_config:
+        return train(settings, pools, folder, plan=plan)
+    if not run.model.is_file():
+        return resume(folder, settings)
+    if run.read()[0] != settings:
+        resume(folder, settings)  # raises, and says what differs
+    return folder
+
+
+def _measured(run: Path, pool: Pool, out: Path, method: str, norm: str) -> Path:
+    """Measure with the model of a run, or go on, or find it done; margins of another model raise."""
+    model = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
+    return measure_pool(model, pool, out, method=method, norm=norm, progress=True)
