@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan export": ("puma.cli.plan:export", "a plan as .csv, or the kept rows as .npy"),
     "margins": ("puma.cli.margins:margins", "signed distance of every sample to a model's decision boundary"),
     "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
+    "curves": ("puma.cli.curves:curves", "training curves of several runs in one picture"),
     "iterate": ("puma.cli.iterate:iterate", "train, measure margins, plan, train again"),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }

@@ -1,0 +1,67 @@
+"""Training curves of several runs, over each other."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from puma.errors import PumaError
+
+_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # told apart by everybody
+_STYLES = ["-", "--", "-.", ":"]
+_PANELS = {
+    "held_out_clean_accuracy": "held-out accuracy",
+    "held_out_robust_accuracy": "held-out robust accuracy",
+    "clean_accuracy": "accuracy on training batches",
+    "attacked_accuracy": "accuracy on attacked batches",
+    "loss": "loss",
+    "online_pruned_share": "pruned share (online)",
+    "online_strength_q50": "strength, 10 / 50 / 90 % (online)",
+}
+_SPREAD = ("online_strength_q10", "online_strength_q90")
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise PumaError(f"{run} is not a run: it has no metrics.jsonl.")
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise PumaError(f"{path} is damaged ({error}).") from error
+
+
+def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
+    """Draw what the runs recorded over samples seen, a panel per quantity; return the panels' names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = {run.name: read_metrics(run) for run in runs}
+    if len(lines) < len(runs):
+        raise PumaError(f"runs need different names to tell them apart, got {', '.join(run.name for run in runs)}.")
+    shown = [name for name in _PANELS if any(name in line for metrics in lines.values() for line in metrics)]
+    if not shown:
+        raise PumaError(f"nothing is recorded yet in {', '.join(lines)}.")
+    columns = min(len(shown), 3)
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.2 * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel, name in zip(axes, shown, strict=False):
+        for index, (run, metrics) in enumerate(lines.items()):
+            points = [line for line in metrics if name in line]
+            samples = [line["samples"] / 1000 for line in points]
+            colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
+            panel.plot(samples, [line[name] for line in points], style, color=colour, label=run)
+            if name == "online_strength_q50":
+                low, high = ([line[edge] for line in points] for edge in _SPREAD)
+                panel.fill_between(samples, low, high, color=colour, alpha=0.15, linewidth=0)
+        panel.set(title=_PANELS[name], xlabel="thousand samples seen")
+        panel.grid(alpha=0.3)
+    for panel in axes[len(shown) :]:
+        panel.set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False)
+    figure.savefig(out, dpi=120)
+    return shown

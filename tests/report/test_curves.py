@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from conftest import Run
+from puma.errors import PumaError
+from puma.report.curves import draw_curves, read_metrics
+
+
+def write_run(folder: Path, **quantities: float) -> Path:
+    folder.mkdir()
+    lines = [{"step": step, "samples": 100 * step, **quantities} for step in range(1, 5)]
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return folder
+
+
+def test_a_panel_for_each_quantity_that_is_there(tmp_path: Path, puma: Run) -> None:
+    plain = write_run(tmp_path / "plain", loss=1.0, clean_accuracy=0.5)
+    online = write_run(
+        tmp_path / "online", loss=1.0, online_pruned_share=0.2, online_strength_q10=-0.1, online_strength_q50=0.0,
+        online_strength_q90=0.1,
+    )  # fmt: skip
+    shown = draw_curves([plain, online], tmp_path / "curves.png")
+    assert shown == ["clean_accuracy", "loss", "online_pruned_share", "online_strength_q50"]
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.size[0] > 1000
+    code, said, _ = puma("curves", str(plain), "--out", str(tmp_path / "one.svg"))
+    assert (code, "clean_accuracy, loss" in said) == (0, True)
+
+
+def test_bad_input(tmp_path: Path, puma: Run) -> None:
+    with pytest.raises(PumaError, match="is not a run"):
+        read_metrics(tmp_path)
+    empty = write_run(tmp_path / "empty")
+    with pytest.raises(PumaError, match="nothing is recorded yet"):
+        draw_curves([empty], tmp_path / "x.png")
+    (tmp_path / "sub").mkdir()
+    twin = write_run(tmp_path / "sub" / "empty")
+    with pytest.raises(PumaError, match="need different names"):
+        draw_curves([empty, twin], tmp_path / "x.png")
+    (empty / "metrics.jsonl").write_text("{")
+    with pytest.raises(PumaError, match=r"metrics.jsonl is damaged"):
+        read_metrics(empty)
+    code, _, err = puma("curves", str(empty), "--out", "x.gif")
+    assert (code, "must end in .png" in err) == (2, True)
