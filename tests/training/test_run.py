@@ -174,7 +174,9 @@ def test_another_config_is_told_with_its_differences(whole: Path, config: TrainC
         resume(whole, other, show=False)
 
 
-def test_a_folder_in_use_is_not_overwritten(whole: Path, pool_folder: Path, config: TrainConfig, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_not_overwritten(
+    whole: Path, pool_folder: Path, config: TrainConfig, tmp_path: Path
+) -> None:
     with pytest.raises(PumaError, match="puma train --resume"):
         train(config, [pool_folder], whole, show=False)
     with pytest.raises(PumaError, match="not a run"):
@@ -205,9 +207,7 @@ def test_a_plan_with_one_strength_for_all_is_the_run_without_a_plan(
     assert same_files(run / "model.safetensors", whole / "model.safetensors")
 
 
-def test_a_plan_decides_what_is_trained_on(
-    tmp_path: Path, pool: Pool, pool_folder: Path, config: TrainConfig
-) -> None:
+def test_a_plan_decides_what_is_trained_on(tmp_path: Path, pool: Pool, pool_folder: Path, config: TrainConfig) -> None:
     keep = torch.arange(96) % 3 > 0
     strength = torch.linspace(-0.1, 0.1, 96)
     plan = plan_of(pool, tmp_path / "plan.parquet", keep, strength)
@@ -273,7 +273,7 @@ def test_a_huge_loss_is_caught_before_the_weights_change(
     tmp_path: Path, pool_folder: Path, config: TrainConfig
 ) -> None:
     wild = replace(config, loss="standard", optimizer=replace(config.optimizer, lr=1e38))
-    with pytest.raises(PumaError, match="there is no checkpoint yet|last good checkpoint"):
+    with pytest.raises(PumaError, match=r"not finite.*there is no checkpoint yet"):
         train(replace(wild, checkpoint_every=10_000), [pool_folder], tmp_path / "run", show=False)
 
 

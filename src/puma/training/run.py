@@ -19,7 +19,7 @@ from puma.planning import Plan, wiped_out
 from puma.pools import MixedSampler, Origin, Pool
 from puma.training.checkpoint import Progress, load_newest
 from puma.training.config import TrainConfig, check, differences
-from puma.training.distributed import Ranks, joined, restarted
+from puma.training.distributed import Ranks, joined, restart_count
 from puma.training.feed import Source
 from puma.training.held_out import held_out_mask
 from puma.training.loop import run_steps
@@ -49,7 +49,7 @@ def train(
     """Train into the new folder ``out`` and return it; a process that torchrun restarted takes the run up again."""
     check(config)
     folder = RunFolder(Path(out))
-    if restarted() and folder.has_config:
+    if restart_count() and folder.has_config:
         return resume(folder.path, config, show=show)
     with joined(config.compute.device) as ranks:
         samples = gather(config, pools, plan)
