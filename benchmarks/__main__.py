@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "pools"]
+NAMES = ["attacks", "pools", "train_step"]
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import foolbox
 import torch
 import torchattacks
 import tyro
+from foolbox.models.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 from puma.evaluation.auto import right_under_autoattack
@@ -44,7 +45,7 @@ def main(pool: Path, weights: Path, /, eps: float, samples: int = 1000, auto_sam
 
 def foolbox_right(model: nn.Module, images: Tensor, labels: Tensor, eps: float) -> Tensor:
     attack = foolbox.attacks.LinfPGD(rel_stepsize=0.25, steps=20, random_start=True)
-    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    wrapped = PyTorchModel(model, bounds=(0, 1), device="cpu")
     torch.manual_seed(0)
     attacked, _, _ = attack(wrapped, images, labels, epsilons=eps)
     return right(model, attacked, labels)
