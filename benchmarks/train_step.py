@@ -1,4 +1,4 @@
-"""A whole TRADES-10 step against plain implementations as published codes write them: ``python -m benchmarks train_step``.
+"""A whole TRADES-10 step against plain ones as published codes write them: ``python -m benchmarks train_step``.
 
 Plain means fp32, NCHW, a Python loop over parameters for the average, torch's default SGD. The authors of TRADES attack
 in eval mode and compute the clean prediction anew in every attack step; Wang et al. attack with BN in training mode
@@ -44,7 +44,7 @@ def compare(name: str, count: int, rounds: int, policy: BatchNormMode) -> None:
     config = replace(TrainConfig(model=name, batch_size=count), attack=attack)
     ranks = Ranks(0, 1, torch.device("cpu"))
     parts = make_parts(build(name, 10), config, ranks)
-    bare = build(name, 10).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    bare = build(name, 10).to(memory_format=torch.channels_last).train()
     images = (pixels.float() / 255).contiguous()
     last = images.contiguous(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
@@ -65,7 +65,8 @@ def bare_passes(model: nn.Module, images: Tensor, policy: BatchNormMode) -> None
             point = images.detach().requires_grad_()
             torch.autograd.grad(model(point).sum(), point)
     model.zero_grad()
-    (model(images).sum() + model(images).sum()).backward()
+    loss: Tensor = model(images).sum() + model(images).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def plain_step(model: nn.Module, images: Tensor, labels: Tensor, policy: BatchNormMode) -> Callable[[], object]:

@@ -53,10 +53,11 @@ def train(
         return resume(folder.path, config, show=show)
     with joined(config.compute.device) as ranks:
         samples = gather(config, pools, plan)
+        prepared = prepare(config, samples, ranks)  # before the folder is made: bad input leaves nothing behind
         if ranks.writes:
             folder.create(config, samples.inputs)
         ranks.barrier()
-        return _run(config, samples, folder, ranks, show=show)
+        return _run(config, samples, *prepared, folder, show=show)
 
 
 def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = True) -> Path:
@@ -70,11 +71,17 @@ def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = Tr
         if samples.inputs != inputs:
             changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
             raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
-        return _run(config, samples, folder, ranks, show=show)
+        return _run(config, samples, *prepare(config, samples, ranks), folder, show=show)
 
 
-def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks, *, show: bool) -> Path:
-    parts = make_parts(make_model(config, samples.inputs), config, ranks)
+def prepare(config: TrainConfig, samples: Samples, ranks: Ranks) -> tuple[Source, Parts]:
+    """Build the data path, and the model with what is around it."""
+    source = make_source(config, samples, ranks)
+    return source, make_parts(make_model(config, samples.inputs), config, ranks)
+
+
+def _run(config: TrainConfig, samples: Samples, source: Source, parts: Parts, folder: RunFolder, *, show: bool) -> Path:
+    ranks = parts.ranks
     progress = _restore(parts, folder)
     if ranks.writes:
         for sentence in samples.warnings if progress.step == 0 else ():
@@ -83,7 +90,6 @@ def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks,
             tell(f"resuming at step {progress.step:,} of {config.steps:,}")
         folder.forget_metrics_after(progress.step)
     ranks.barrier()
-    source = make_source(config, samples, ranks)
     run_steps(parts, source, samples.held_out, config, folder, progress, show=show)
     return folder.path
 
