@@ -72,7 +72,7 @@ def open_10m(folder: Path, count: int) -> str:
         file.truncate(128 + total * 3072)
     np.save(large / "labels.npy", np.arange(total, dtype=np.int32) % 10)
     np.save(large / "origin.npy", np.ones(total, dtype=np.int8))
-    described = {"format": FORMAT, "count": total, "image_shape": [32, 32, 3], "fingerprint": "0" * 64}
+    described = {"format": FORMAT, "count": total, "image_shape": [32, 32, 3], "fingerprint": "0" * 64, "checksum": 0}
     described["class_names"] = [str(label) for label in range(10)]
     (large / "pool.json").write_text(json.dumps(described))
     command = [sys.executable, "-m", "benchmarks.pools", "open_only", str(folder), str(count)]

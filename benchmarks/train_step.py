@@ -44,7 +44,7 @@ def compare(name: str, count: int, rounds: int, policy: BatchNormMode) -> None:
     config = replace(TrainConfig(model=name, batch_size=count), attack=attack)
     ranks = Ranks(0, 1, torch.device("cpu"))
     parts = make_parts(build(name, 10), config, ranks)
-    bare = build(name, 10).to(memory_format=torch.channels_last).train()
+    bare = build(name, 10).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     images = (pixels.float() / 255).contiguous()
     last = images.contiguous(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
@@ -80,7 +80,7 @@ def plain_step(model: nn.Module, images: Tensor, labels: Tensor, policy: BatchNo
         clean = model(images)
         robust = F.kl_div(F.log_softmax(model(attacked), 1), F.softmax(clean, 1), reduction="batchmean")
         loss = F.cross_entropy(clean, labels, label_smoothing=0.1) + BETA * robust
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         for mine, its in zip(average.parameters(), model.parameters(), strict=True):
             mine.data *= 0.995

@@ -1,10 +1,42 @@
 """PUMA: margin-based data pruning and per-sample attack strength for robust image classifiers."""
 
-from puma.attacks import bim, fgsm, pgd
-from puma.errors import PumaError
-from puma.evaluation import evaluate
-from puma.planning import Plan, adaptive_strength, prune
-from puma.pools import Pool
-from puma.training import trades_loss
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Plan", "Pool", "PumaError", "adaptive_strength", "bim", "evaluate", "fgsm", "pgd", "prune", "trades_loss"]
+if TYPE_CHECKING:
+    from puma.attacks import bim as bim
+    from puma.attacks import fgsm as fgsm
+    from puma.attacks import pgd as pgd
+    from puma.errors import PumaError as PumaError
+    from puma.evaluation import evaluate as evaluate
+    from puma.planning import Plan as Plan
+    from puma.planning import adaptive_strength as adaptive_strength
+    from puma.planning import prune as prune
+    from puma.pools import Pool as Pool
+    from puma.training import trades_loss as trades_loss
+
+# public name -> where it lives; imported when it is first used, so that `puma --help` does not wait for torch
+_PLACES = {
+    "Plan": "puma.planning",
+    "Pool": "puma.pools",
+    "PumaError": "puma.errors",
+    "adaptive_strength": "puma.planning",
+    "bim": "puma.attacks",
+    "evaluate": "puma.evaluation",
+    "fgsm": "puma.attacks",
+    "pgd": "puma.attacks",
+    "prune": "puma.planning",
+    "trades_loss": "puma.training",
+}
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'puma' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

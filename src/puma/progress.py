@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 def progress_bar(title: str, total: int, *, unit: str = "samples", enabled: bool = True) -> Iterator[Advance]:
     """Yield ``advance(count, note="")``; draws on standard error, so standard output stays clean."""
     if not enabled:
-        yield lambda *_: None
+        yield lambda *_, **__: None
     elif Console(stderr=True).is_terminal:
         with _terminal_bar(title, total, unit) as advance:
             yield advance

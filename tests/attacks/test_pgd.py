@@ -359,6 +359,43 @@ def test_empty_batch(net: Net) -> None:
         assert found.shape == (0, 3, 5, 5)
 
 
+def test_images_that_require_a_gradient_are_taken_as_they_are(net: Net) -> None:
+    images, labels = batch()
+    found = pgd(net, images.requires_grad_(), labels, EPS, step_size=0.01, steps=2)
+    assert not found.requires_grad
+    assert images.grad is None
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_l2_moves_along_gradients_of_any_size(scale: float) -> None:
+    model = Linear()
+    images, labels = batch(4, (2, 3, 3), 2)
+    images = images * 0.2 + 0.4
+    expected = pgd(model, images, labels, 0.1, step_size=0.1, steps=1, norm="l2", loss="cw", random_start=False)
+    model.weight.data *= scale
+    found = pgd(model, images, labels, 0.1, step_size=0.1, steps=1, norm="l2", loss="cw", random_start=False)
+    torch.testing.assert_close(found, expected)
+
+
+def test_parameters_are_not_differentiated(net: Net) -> None:
+    images, labels = batch()
+    seen: list[bool] = []
+    net.register_forward_hook(lambda *_: seen.extend(p.requires_grad for p in net.parameters()))
+    pgd(net, images, labels, EPS, step_size=0.01, steps=1)
+    assert seen
+    assert not any(seen)
+
+
+class OnceBroken(Linear):
+    """Its gradient is NaN the first time only."""
+
+    calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(images) * (torch.nan if self.calls == 1 else 1.0)
+
+
 class Detached(Linear):
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images).detach()
@@ -385,7 +422,7 @@ class Broken(Linear):
         ({"eps": torch.tensor([0.1, 0.2])}, r"eps must be a number or have shape \(3,\), got shape \(2,\)"),
         ({"eps": torch.nan}, "eps must be finite"),
         ({"step_size": 0.0}, "step_size and step_ratio must be positive"),
-        ({"steps": -1}, "steps must not be negative"),
+        ({"steps": -1}, "steps must be a whole number and not negative, got -1"),
         ({"steps": torch.tensor([1, 2, -1])}, "non-negative integers"),
         ({"bounds": (1.0, 0.0)}, "low < high"),
         ({"loss": "kl", "random_start": False}, "no gradient at the image itself"),
@@ -393,6 +430,10 @@ class Broken(Linear):
         ({"active_set": True, "batchnorm": "batch"}, "active_set needs batchnorm='eval'"),
         ({"model": Detached()}, "no gradient with respect to its input"),
         ({"model": Broken()}, "gradient is not finite"),
+        ({"model": OnceBroken(), "steps": 3}, "gradient is not finite"),
+        ({"batchnorm": "bacth"}, "unknown batchnorm 'bacth'; did you mean 'batch'"),
+        ({"loss": "kl", "clean_logits": torch.zeros(1, 2)}, r"clean_logits must have shape \(3, 2\), got \(1, 2\)"),
+        ({"steps": 2.5}, "steps must be a whole number"),
         ({"model": nn.Identity()}, "must give logits of shape"),
     ],
 )

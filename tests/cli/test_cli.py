@@ -133,6 +133,31 @@ def test_demo_trains_a_net_that_resists(tmp_path: Path, capsys: pytest.CaptureFi
     assert clean > 80
     assert 20 < attacked < clean < helped
     assert puma("demo", "--out", str(tmp_path / "demo"), capsys=capsys)[0] == 2
+    assert puma("demo", "--out", str(tmp_path / "x"), "--samples-seen", "0", capsys=capsys)[0] == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_forced_demo_replaces_nothing_but_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    command = ["demo", "--out", str(tmp_path), "--samples-seen", "128", "--force"]
+    assert puma(*command, capsys=capsys)[0] == 0
+    (tmp_path / "demo.txt").unlink()  # as if it had been interrupted
+    assert puma(*command, capsys=capsys)[0] == 0
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_terminated_import_leaves_nothing(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        for index in range(40):
+            Image.new("RGB", (600, 600), "red").save(tmp_path / "source" / name / f"{index}.png")
+    command = [sys.executable, "-m", "puma", "data", "import", "folder", "source", "--size", "8", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list(tmp_path.glob(".out.partial-*")):
+        pass
+    process.terminate()
+    assert process.wait() in (0, 143)
+    assert not list(tmp_path.glob(".out.*"))
 
 
 def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:

@@ -34,6 +34,15 @@ def test_round_trip(tmp_path: Path, file: str, prefix: str) -> None:
     assert same(load_weights(small(2), path), small(1))
 
 
+def test_a_child_called_module_keeps_its_name(tmp_path: Path) -> None:
+    wrapped = nn.Sequential()
+    wrapped.add_module("module", nn.Linear(3, 2))
+    save_file(wrapped.state_dict(), tmp_path / "w.safetensors")
+    other = nn.Sequential()
+    other.add_module("module", nn.Linear(3, 2))
+    assert same(load_weights(other, tmp_path / "w.safetensors"), wrapped)
+
+
 def test_a_file_without_normalisation_keeps_the_models_own(tmp_path: Path) -> None:
     state = {name: value for name, value in small(1).state_dict().items() if "normalize" not in name}
     save_file(state, tmp_path / "bare.safetensors")

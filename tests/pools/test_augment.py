@@ -32,6 +32,14 @@ def test_every_result_is_a_padded_crop_and_all_occur_equally_often(padding: int,
     assert ((counts - 400).abs() < 5 * 400**0.5).all()
 
 
+def test_the_usual_shift_is_up_to_four_pixels() -> None:
+    image = torch.zeros(1, 9, 9, dtype=torch.uint8)
+    image[0, 4, 4] = 1
+    found = crop_and_flip(image.expand(3000, -1, -1, -1), generator=torch.Generator().manual_seed(0))
+    rows, columns = found.sum(0)[0].nonzero().unbind(1)
+    assert [int(v) for v in (rows.min(), rows.max(), columns.min(), columns.max())] == [0, 8, 0, 8]
+
+
 def test_samples_move_independently_and_reproducibly() -> None:
     images = torch.rand(64, 3, 8, 8)
     one, two, other = (crop_and_flip(images, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))

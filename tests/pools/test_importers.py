@@ -4,6 +4,7 @@ import pickle
 import shutil
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     write_python(folder, CIFAR10)
     trace = tmp_path / "trace"
-    for evil in (Spy(trace), {b"data": Spy(trace)}, np.array([Spy(trace)], dtype=object), 3):
+    ragged = {b"data": np.zeros((2, 3072), dtype=np.uint8), b"labels": [1, [2]]}
+    for evil in (ragged, Spy(trace), {b"data": Spy(trace)}, np.array([Spy(trace)], dtype=object), 3):
         (folder / "data_batch_1").write_bytes(pickle.dumps(evil, protocol=2))
         with pytest.raises(PumaError, match=r"data_batch_1 is not a CIFAR batch"):
             write_parts(cifar(folder, CIFAR10), tmp_path / "out")
@@ -183,7 +185,9 @@ def test_idx_files_that_are_not_whole(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, sentence in (
         (whole[:-20], "is damaged or cut short"),
-        (gzip.compress(gzip.decompress(whole)[:-5]), "should hold"),
+        (gzip.compress(gzip.decompress(whole)[:-5]), "should hold 15680 bytes"),
+        (gzip.compress(gzip.decompress(whole) + b"x"), "it holds more"),
+        (gzip.compress(struct.pack(">4I", 0x803, 2**31, 2**31, 4)), "should hold"),
         (gzip.compress(struct.pack(">4I", 0x801, 20, 28, 28)), "is not an idx file of bytes in 3 dimensions"),
         (b"no gzip", "is damaged or cut short"),
         (b"", "is damaged or cut short"),
@@ -238,6 +242,14 @@ def test_npz_that_cannot_be_used(tmp_path: Path) -> None:
     expect("holds Python objects", image=images, label=np.array([None] * 6))
     expect("Fortran order", image=np.asfortranarray(images), label=labels)
     expect("holds no images", image=images[:0], label=labels[:0])
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("image", b"x")
+    expect("has no array 'image', only nothing")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("image.npy", bytes(5000))
+        archive.writestr("label.npy", bytes(5000))
+    path.write_bytes(path.read_bytes().replace(b"\x5d\x00\x00", b"\xff\xff\xff", 1))
+    expect("is not a whole .npz file")
     np.savez(path, image=images, label=labels)
     whole = path.read_bytes()
     path.write_bytes(whole[:-200])
@@ -304,6 +316,17 @@ def test_broken_pictures_are_named_counted_and_left_out(tmp_path: Path, pictures
     with pytest.raises(PumaError, match=r"broken picture ant/deep/x.JPG .*leave out --strict"):
         write_picture_folder(list_pictures(pictures, 16, 3), tmp_path / "two", keep_files=keep_files, strict=True)
     assert not (tmp_path / "two").exists()
+
+
+def test_sixteen_bits_keep_the_upper_eight_and_unknown_ranges_are_refused(tmp_path: Path, pictures: Path) -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(ramp).save(pictures / "ant" / "3.png")
+    Image.fromarray(np.full((16, 16), 0.5, dtype=np.float32)).save(pictures / "bee" / "float.tif")
+    listed = list_pictures(pictures, 16, 1)
+    write_picture_folder(listed, tmp_path / "out")
+    assert np.array_equal(images_of(Pool.open(tmp_path / "out"))[3].squeeze(-1), ramp >> 8)
+    assert len(listed.broken) == 1
+    assert "bee/float.tif (32 bits a pixel" in listed.broken[0]
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path, pictures: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from conftest import MakePool
 from puma.errors import PumaError
 from puma.pools import Origin, Pool, to_unit
+from puma.pools.writer import PoolPart, new_folder, write_pool
 
 
 def test_a_pool_gives_back_what_was_written(make_pool: MakePool) -> None:
@@ -72,6 +74,28 @@ def test_fingerprint_follows_content_not_place(make_pool: MakePool) -> None:
     keep[4] = False
     assert pool.subset(keep).fingerprint == copy.subset(keep).fingerprint
     assert pool.subset(keep).fingerprint != pool.fingerprint
+    assert pool.subset(keep).fingerprint != pool.subset(np.roll(keep, 1)).fingerprint
+
+
+def test_fingerprint_knows_the_order_and_the_names(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(256, size=(3000, 2, 2, 1)).astype(np.uint8)
+    swapped = images.copy()
+    swapped[[1, 4]] = images[[4, 1]]  # the same class, and not among the sampled images
+    prints = set()
+    for name, pixels, classes in (("a", images, "xyz"), ("b", swapped, "xyz"), ("c", images, "xyw")):
+        with new_folder(tmp_path / name, force=False) as folder:
+            write_pool(folder, PoolPart([(pixels, np.arange(3000) % 3)], list(classes), 3000))
+        prints.add(Pool.open(tmp_path / name).fingerprint)
+    assert len(prints) == 3
+
+
+def test_a_pool_is_pickled_as_its_place(make_pool: MakePool) -> None:
+    pool = make_pool(count=500)
+    kept = pool.subset(np.arange(500) % 2 == 0)
+    assert pool.labels.sum() > 0
+    dumped = pickle.dumps(pool)
+    assert len(dumped) < 2000
+    assert torch.equal(pickle.loads(pickle.dumps(kept)).batch([3]).images, kept.batch([3]).images)  # our own bytes
 
 
 @pytest.mark.parametrize("file", ["labels.npy", "origin.npy", "images.npy"])

@@ -21,7 +21,7 @@ def sampler(**changes: object) -> MixedSampler:
     return MixedSampler(**call)  # type: ignore[arg-type]
 
 
-@given(count=st.integers(1, 3000), seed=st.integers(0, 2**40), salt=st.integers(0, 2**40))
+@given(count=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1), salt=st.integers(0, 2**40))
 @settings(max_examples=60, deadline=None)
 def test_shuffled_is_a_permutation(count: int, seed: int, salt: int) -> None:
     everything = shuffled(np.arange(count), count, seed, salt)
@@ -70,7 +70,18 @@ def test_any_step_alone_is_the_step_of_the_run() -> None:
     run = list(sampler(seed=5))
     for step in (0, 1, 57, 99):
         assert np.array_equal(sampler(seed=5).positions(step), run[step])
-    assert not np.array_equal(sampler(seed=6).positions(57), run[57])
+    other = sampler(seed=6).positions(57)
+    for kind in (slice(0, 6), slice(6, 20)):  # real and generated
+        assert not np.array_equal(other[kind], run[57][kind])
+
+
+def test_steps_are_counted_from_zero() -> None:
+    with pytest.raises(PumaError, match="counted from 0, got -1"):
+        sampler().positions(-1)
+
+
+def test_shares_are_not_lost_to_rounding() -> None:
+    assert sampler(batch_size=100, generated_fraction=0.29).generated_per_batch == 29  # 0.29 * 100 is 28.999...
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 5])
@@ -97,6 +108,8 @@ def test_one_kind_alone() -> None:
         ({"samples_seen": 0}, "must be positive"),
         ({"ranks": 3}, "must divide evenly over the ranks, got 20 for rank 0 of 3"),
         ({"rank": 2, "ranks": 2}, "rank 2 of 2"),
+        ({"seed": -1}, r"seed must lie in 0..2\*\*63 - 1, got -1"),
+        ({"seed": 2**63}, "seed must lie in"),
         ({"generated": np.empty(0, dtype=np.int64)}, "no generated samples; set generated_fraction to 0"),
         ({"real": np.empty(0, dtype=np.int64)}, "no real samples; set generated_fraction to 1"),
     ],

@@ -1,3 +1,4 @@
+import os
 import resource
 import subprocess
 import sys
@@ -44,6 +45,8 @@ def test_npy_of_unknown_length_is_a_plain_npy(tmp_path: Path) -> None:
         (part(images=np.zeros((4, 2, 2), dtype=np.uint8)), r"got shape \(4, 2, 2\)"),
         (PoolPart([(IMAGES, LABELS), (IMAGES[:, :1], LABELS)], ["a", "b"], 8), "images must all be"),
         (PoolPart([], ["a"], 0), "holds no images"),
+        (PoolPart([(IMAGES, LABELS)], ["a", "a"], 4), "class names must differ"),
+        (part(images=np.zeros((4, 0, 2, 1), dtype=np.uint8)), r"got shape \(4, 0, 2, 1\)"),
     ],
 )
 def test_bad_content_leaves_nothing_behind(tmp_path: Path, broken: PoolPart, sentence: str) -> None:
@@ -72,9 +75,51 @@ def test_an_existing_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
-    with pytest.raises(PumaError, match="is not a pool, so --force does not replace it"):
+    with pytest.raises(PumaError, match="holds something else than pools, so --force does not replace it"):
         write_parts({"": part()}, mine, force=True)
     assert (mine / "thesis.txt").exists()
+    write_parts({"": part()}, mine / "pool")
+    with pytest.raises(PumaError, match="holds something else than pools"):
+        write_parts({"train": part()}, mine, force=True)
+    assert (mine / "thesis.txt").exists()
+    both = tmp_path / "both"
+    write_parts({"train": part(), "test": part()}, both)
+    write_parts({"train": part(IMAGES + 2)}, both, force=True)
+    assert [path.name for path in both.iterdir()] == ["train"]
+
+
+@pytest.mark.parametrize("out", [".", ".."])
+def test_the_current_folder_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    inner = tmp_path / "inner"
+    write_parts({"train": part()}, inner)
+    monkeypatch.chdir(inner)
+    with pytest.raises(PumaError, match="is the current folder or above it"):
+        write_parts({"": part()}, Path(out), force=True)
+    assert Pool.open(inner / "train")
+
+
+def test_a_folder_that_appears_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def chunks() -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        yield IMAGES, LABELS
+        out.mkdir()
+        (out / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(PumaError, match="exists already"):
+        write_parts({"": PoolPart(chunks(), ["a", "b"], 4)}, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (out / "thesis.txt").exists()
+
+
+def test_what_a_killed_import_left_is_cleaned_up(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f".out.partial-{dead.pid}").mkdir()
+    alive = tmp_path / f".out.partial-{os.getppid()}"
+    alive.mkdir()
+    write_parts({"": part()}, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [alive.name, "out"]
 
 
 def test_a_failed_replacement_keeps_the_old_pool(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from puma.attacks.losses import Loss
 from puma.attacks.norms import Norm, Region, per_sample
-from puma.attacks.validation import check_labels_fit
+from puma.attacks.validation import check_clean_logits, check_labels_fit
 from puma.errors import PumaError
 
 
@@ -88,6 +88,7 @@ def _move(model: nn.Module, attack: Attack, samples: Samples, current: Tensor, *
     logits: Tensor = model(point)
     if first:
         check_labels_fit(samples.labels, logits)
+        check_clean_logits(samples.clean_logits, logits)
     value = attack.loss(logits, samples.labels, samples.clean_logits)
     if attack.negative_loss is not attack.loss:
         inward = attack.negative_loss(logits, samples.labels, samples.clean_logits)

@@ -72,9 +72,11 @@ class L2:
 
     def step(self, gradient: Tensor, length: Tensor) -> Tensor:
         """Move by the length along the gradient; a zero gradient does not move."""
-        norm = _length(gradient)
+        largest = gradient.flatten(1).abs().amax(dim=1)  # first, so that squares neither vanish nor overflow
+        direction = gradient / per_sample(torch.where(largest == 0, 1, largest), gradient)
+        norm = _length(direction)
         scale = torch.where(norm == 0, 0, length / norm)
-        return gradient * per_sample(scale, gradient)
+        return direction.mul_(per_sample(scale, gradient))
 
     def region(self, images: Tensor, radius: Tensor, bounds: tuple[float, float]) -> Region:  # noqa: ARG002
         """The ball's middle and its radius."""

@@ -9,7 +9,7 @@ from puma.attacks.iterate import Attack, Samples, follow_active, follow_all
 from puma.attacks.losses import kl_to_clean, loss_by_name
 from puma.attacks.norms import norm_by_name, per_sample
 from puma.attacks.validation import check_batch, strength_per_sample
-from puma.errors import PumaError
+from puma.errors import PumaError, unknown_name
 from puma.models.frozen import BatchNormMode, frozen
 
 
@@ -56,12 +56,15 @@ def pgd(
             rounding of other batch sizes, for less work; it synchronises with the device once per step.
         start: where to begin, shaped like ``images``, instead of a random start; it is brought into the ball first.
     """
+    images = images.detach()
     rule = norm_by_name(norm)
     attack = Attack(rule, loss_by_name(loss), loss_by_name(loss if negative_loss is None else negative_loss), bounds)
     check_batch(images, labels, bounds)
     strength = strength_per_sample(eps, images)
     if not step_size > 0 or not step_ratio > 0:
         raise PumaError(f"step_size and step_ratio must be positive, got {step_size} and {step_ratio}.")
+    if batchnorm not in ("eval", "batch"):
+        raise unknown_name("batchnorm", batchnorm, ["eval", "batch"])
     if active_set and batchnorm == "batch":
         raise PumaError("active_set needs batchnorm='eval': with batch statistics samples depend on each other.")
     needs_clean = kl_to_clean in (attack.loss, attack.negative_loss)
@@ -71,7 +74,7 @@ def pgd(
         raise PumaError("loss 'kl' has no gradient at the image itself; use random_start=True.")
 
     with torch.inference_mode(False), torch.enable_grad(), frozen(model, batchnorm):
-        origin = images.detach().clone() if images.is_inference() else images.detach()
+        origin = images.clone() if images.is_inference() else images
         if needs_clean and clean_logits is None:
             with torch.no_grad():
                 clean_logits = model(origin)
@@ -79,7 +82,7 @@ def pgd(
             labels=labels.clone() if labels.is_inference() else labels,
             clean_logits=clean_logits.detach() if clean_logits is not None else None,
             strength=strength,
-            length=strength.sign() * (step_ratio * strength.abs()).clamp_max(step_size),
+            length=torch.where(strength == 0, 0, strength.sign() * (step_ratio * strength.abs()).clamp_max(step_size)),
             steps=_steps_per_sample(steps, strength),
             region=rule.region(origin, strength.abs(), bounds),
         )
@@ -144,6 +147,6 @@ def _steps_per_sample(steps: int | Tensor, strength: Tensor) -> int | Tensor:
                 f"got {steps.dtype} of shape {tuple(steps.shape)}."
             )
         return steps.to(strength.device)
-    if steps < 0:
-        raise PumaError(f"steps must not be negative, got {steps}.")
+    if not isinstance(steps, int) or steps < 0:
+        raise PumaError(f"steps must be a whole number and not negative, got {steps}.")
     return steps

@@ -31,8 +31,9 @@ def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> 
 
 def check_labels_fit(labels: Tensor, logits: Tensor) -> None:
     """Logits: (n, classes). Labels: each below the number of classes."""
-    if logits.dim() != 2 or len(logits) != len(labels):
-        raise PumaError(f"the model must give logits of shape ({len(labels)}, classes), got {tuple(logits.shape)}.")
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(labels):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise PumaError(f"the model must give logits of shape ({len(labels)}, classes), got {got}.")
     if len(labels):
         low, high = (int(value) for value in labels.aminmax())
         if low < 0 or high >= logits.shape[1]:
@@ -40,6 +41,12 @@ def check_labels_fit(labels: Tensor, logits: Tensor) -> None:
                 f"labels must lie in 0..{logits.shape[1] - 1} for this model's {logits.shape[1]} classes, "
                 f"got {low}..{high}."
             )
+
+
+def check_clean_logits(clean_logits: Tensor | None, logits: Tensor) -> None:
+    """Clean logits, where given: shaped like the model's own."""
+    if clean_logits is not None and clean_logits.shape != logits.shape:
+        raise PumaError(f"clean_logits must have shape {tuple(logits.shape)}, got {tuple(clean_logits.shape)}.")
 
 
 def strength_per_sample(eps: float | Tensor, images: Tensor) -> Tensor:

@@ -5,7 +5,9 @@ Only the module of the verb that was asked for is imported, so help and errors c
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one verb and exit: 0 done, 2 bad input (told in one sentence), 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
     try:
         run(words)
         sys.stdout.flush()
@@ -100,5 +104,5 @@ def version_line() -> str:
 
 def fail(sentence: str) -> None:
     """Print the sentence and exit with code 2."""
-    print(f"puma: {sentence}", file=sys.stderr)
+    print(f"puma: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(2)

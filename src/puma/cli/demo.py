@@ -1,6 +1,5 @@
 """``puma demo``: the parts at work on bundled images."""
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -33,13 +32,11 @@ def demo(
     Args:
         samples_seen: length of training.
         seed: of weights, batches and attacks.
-        force: replace an earlier demo.
+        force: replace the digits of an earlier demo.
     """
-    if force and (out / "digits").exists() and not (out / "demo.txt").exists():
-        raise PumaError(f"{out} was not made by this demo, so --force does not replace it; choose another --out.")
-    if force:
-        shutil.rmtree(out, ignore_errors=True)
-    write_parts(digits(), out / "digits", force=False, progress=True)
+    if samples_seen < 1 or not 0 <= seed < 1 << 63:
+        raise PumaError(f"--samples-seen must be positive and --seed in 0..2**63 - 1, got {samples_seen} and {seed}.")
+    write_parts(digits(), out / "digits", force=force, progress=True)
     train_pool, test_pool = Pool.open(out / "digits" / "train"), Pool.open(out / "digits" / "test")
     draw_grid(train_pool, out / "digits.png")
 

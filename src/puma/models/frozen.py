@@ -15,7 +15,8 @@ def frozen(model: nn.Module, batchnorm: BatchNormMode = "eval") -> Iterator[nn.M
     """Within the block: eval mode, no gradient to parameters; afterwards every flag is as it was.
 
     ``batchnorm="batch"`` normalises with the statistics of the batch at hand, as in training mode, but leaves the
-    running statistics alone; dropout and the like stay off.
+    running statistics alone; dropout and the like stay off. The flags are the model's own, so two threads must not use
+    one model this way at the same time.
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]

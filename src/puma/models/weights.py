@@ -24,6 +24,8 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     """
     weights, metadata = read_state_dict(Path(path))
     expected = model.state_dict()
+    if not set(weights) & set(expected):
+        weights = {_bare(name): value for name, value in weights.items()}
     for name in ("mean", "std"):
         key = f"normalize.{name}"
         if key in expected and key not in weights:
@@ -34,7 +36,7 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
 
 
 def read_state_dict(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
-    """Return the tensors by name, prefixes of wrappers removed, and the file's metadata."""
+    """Return the tensors by name and the file's metadata."""
     if not path.is_file():
         raise PumaError(f"no weights at {path}: expected a .safetensors file or a PyTorch state dict.")
     metadata: Mapping[str, str] = {}
@@ -59,7 +61,7 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
         tensors = tensors[wrapper] if wrapper else tensors
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise PumaError(f"{path} does not hold a state dict: expected tensors by name.")
-    return {_bare(name): value for name, value in tensors.items()}, metadata
+    return tensors, metadata
 
 
 def _bare(name: str) -> str:

@@ -64,11 +64,20 @@ class PictureFiles:
 
 
 def decode(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
-    """Read one picture, scale its shorter side to ``size``, cut the middle square: (size, size, channels)."""
+    """Read one picture, scale its shorter side to ``size``, cut the middle square: (size, size, channels).
+
+    Of 16 bits a pixel the upper 8 are taken. Notes on how the camera was held are passed over.
+    """
     mode = "L" if channels == 1 else "RGB"
     with Image.open(path) as picture:
+        if picture.mode in ("I", "F"):
+            raise ValueError("32 bits a pixel, of unknown range; save it with 8 or 16")
         picture.draft(mode, (size, size))  # JPEG: decode at a fraction of the resolution when that is enough
-        converted = picture.convert(mode)
+        if picture.mode.startswith("I;16"):
+            eight_bits = (np.asarray(picture) >> 8).astype(np.uint8)
+            converted = Image.fromarray(eight_bits).convert(mode)
+        else:
+            converted = picture.convert(mode)
     width, height = converted.size
     scale = size / min(width, height)
     resized = converted.resize(

@@ -54,6 +54,10 @@ class Pool:
         """Open the pool in a folder; images stay on disk."""
         return cls((open_store(Path(path)),))
 
+    def __reduce__(self) -> tuple[type["Pool"], tuple[tuple[Store, ...], Rows | None]]:
+        """Pickle without what can be worked out again."""
+        return Pool, (self.stores, self.rows)
+
     @cached_property
     def _starts(self) -> Rows:
         return np.cumsum([0] + [len(store) for store in self.stores])

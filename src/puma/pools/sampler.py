@@ -14,6 +14,7 @@ from puma.errors import PumaError
 Positions = NDArray[np.int64]
 
 _ROUNDS = 6
+_DRAWS, _PASSES = 0, 1  # kinds of randomness that must not repeat each other
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class MixedSampler:
             raise PumaError(
                 f"batch_size and samples_seen must be positive, got {self.batch_size}, {self.samples_seen}."
             )
+        if not 0 <= self.seed < 1 << 63:
+            raise PumaError(f"seed must lie in 0..2**63 - 1, got {self.seed}.")
         if not 0 <= self.rank < self.ranks or self.batch_size % self.ranks:
             share = f"{self.batch_size} for rank {self.rank} of {self.ranks}"
             raise PumaError(f"batch_size must divide evenly over the ranks, got {share}.")
@@ -74,9 +77,11 @@ class MixedSampler:
 
     def positions(self, step: int) -> Positions:
         """Pool positions of this rank's share of the batch of one step: real ones first."""
+        if step < 0:
+            raise PumaError(f"steps are counted from 0, got {step}.")
         real = self.real[endless_passes(len(self.real), self.real_per_batch, step, self.seed)]
         if self.real_per_batch:
-            rng = np.random.Generator(np.random.Philox(key=[self.seed, step]))
+            rng = _stream(self.seed, step, _DRAWS)
             generated = self.generated[rng.integers(len(self.generated) or 1, size=self.generated_per_batch)]
         else:
             generated = self.generated[endless_passes(len(self.generated), self.batch_size, step, self.seed)]
@@ -107,7 +112,7 @@ def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
     """
     half_bits = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half_bits) - 1)
-    keys = np.random.Generator(np.random.Philox(key=[seed, salt])).integers(1 << 63, size=_ROUNDS, dtype=np.uint64)
+    keys = _stream(seed, salt, _PASSES).integers(1 << 63, size=_ROUNDS, dtype=np.uint64)
     result = np.asarray(places, dtype=np.uint64).copy()
     outside = np.ones(len(result), dtype=bool)
     while outside.any():
@@ -117,6 +122,11 @@ def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
         result[outside] = (left << np.uint64(half_bits)) | right
         outside = result >= count
     return result.astype(np.int64)
+
+
+def _stream(seed: int, number: int, kind: int) -> np.random.Generator:
+    """Return random numbers that depend on these three and on nothing else."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, 2 * number + kind], dtype=np.uint64)))
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

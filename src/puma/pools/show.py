@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from puma.errors import PumaError
 from puma.pools.pool import Pool
 from puma.pools.store import Origin
 
@@ -36,7 +37,7 @@ def describe(pool: Pool, name: str) -> str:
 
 def draw_grid(pool: Pool, path: Path, *, seed: int = 0) -> None:
     """Write a picture: a row per class, a dozen random images each."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(abs(seed))
     shown = range(min(pool.num_classes, _MOST_CLASSES))
     font = ImageFont.load_default(15)
     names_width = 16 + int(max(font.getlength(pool.class_names[label]) for label in shown))
@@ -52,4 +53,7 @@ def draw_grid(pool: Pool, path: Path, *, seed: int = 0) -> None:
             resample = Image.Resampling.NEAREST if max(picture.size) <= _CELL else Image.Resampling.BOX
             cell = picture.resize((_CELL - 2, _CELL - 2), resample)
             grid.paste(cell, (names_width + column * _CELL + 1, row * _CELL + 1))
-    grid.save(path)
+    try:
+        grid.save(path)
+    except ValueError as error:
+        raise PumaError(f"--picture must name a picture file such as grid.png, got {path.name!r}.") from error

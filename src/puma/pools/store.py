@@ -6,6 +6,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -45,6 +46,11 @@ class Store:
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     fingerprint: str
+    checksum: int
+
+    def __reduce__(self) -> tuple[Callable[[Path], "Store"], tuple[Path]]:
+        """Pickle as the place on disk: workers open the folder themselves instead of getting the images."""
+        return open_store, (self.path.resolve(),)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,7 +63,10 @@ class Store:
         """Recompute the fingerprint and raise if the files are not those that were imported."""
         packed = packed_image(self.path / "images.npy", self.image_shape)
         read_image = self.images.image_bytes if isinstance(self.images, PictureFiles) else packed
-        if content_fingerprint(read_image, self.labels, self.origin, self.image_shape) != self.fingerprint:
+        found = content_fingerprint(
+            read_image, self.labels, self.origin, self.image_shape, self.class_names, self.checksum
+        )
+        if found != self.fingerprint:
             raise PumaError(f"pool {self.path} has changed since it was imported; import it again.")
 
 
@@ -74,7 +83,7 @@ def open_store(path: Path) -> Store:
         shape = tuple(int(size) for size in described["image_shape"])
         count = int(described["count"])
         names = tuple(str(name) for name in described["class_names"])
-        fingerprint = str(described["fingerprint"])
+        fingerprint, checksum = str(described["fingerprint"]), int(described["checksum"])
         root = described.get("pictures")
         resize = int(described.get("size", 0))
     except (ValueError, KeyError, TypeError) as error:
@@ -95,6 +104,7 @@ def open_store(path: Path) -> Store:
         image_shape=(shape[0], shape[1], shape[2]),
         class_names=names,
         fingerprint=fingerprint,
+        checksum=checksum,
     )
 
 

@@ -1,10 +1,12 @@
 """Write a pool so that it is whole or absent: everything goes to a hidden folder that is renamed at the end."""
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ _HEADER = 128  # bytes reserved for an .npy header: room for any count
 _SAMPLED_IMAGES = 1024
 _ROWS = 1 << 20  # labels looked at in one go
 
+_OUR_FILES = {
+    "pool.json", "images.npy", "labels.npy", "origin.npy", "files.txt", "files_end.npy", "broken.txt", "grid.png",
+}  # fmt: skip
+
 Chunk = tuple[NDArray[Any], NDArray[Any]]
 ReadImage = Callable[[int], bytes]
 
@@ -33,47 +39,87 @@ class PoolPart:
     class_names: Sequence[str]
     count: int
     origin: int = 0
-    allow_empty_class: bool = False
+    allow_empty_class: bool | None = None  # None: the import has no flag for it
 
 
 @contextmanager
 def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
-    """Yield a hidden folder beside ``out`` that becomes ``out`` on success and vanishes on any error."""
+    """Yield a hidden folder beside ``out`` that becomes ``out`` on success and vanishes on any error.
+
+    ``force`` replaces pools, never anything else, and only once the new one is whole.
+    """
+    out = out.resolve()
+    if out in (Path.cwd(), *Path.cwd().parents):
+        raise PumaError(f"{out} is the current folder or above it; choose another --out.")
     if out.exists() and not force:
-        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
-    if out.exists() and not _is_ours(out):
-        raise PumaError(f"{out} is not a pool, so --force does not replace it; choose another --out.")
+        raise _exists(out)
+    if out.exists() and not _only_pools(out):
+        raise PumaError(f"{out} holds something else than pools, so --force does not replace it; choose another --out.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
+    _remove_leftovers(out)
+    partial, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("partial", "old"))
     partial.mkdir()
     try:
         yield partial
-        if out.exists():
-            shutil.rmtree(out)
-        partial.rename(out)
+        if force and out.exists():
+            out.rename(old)
+        try:
+            partial.rename(out)
+        except OSError as error:
+            raise _exists(out) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_ours(out: Path) -> bool:
-    return out.is_dir() and (not any(out.iterdir()) or any(out.glob("pool.json")) or any(out.glob("*/pool.json")))
+def _exists(out: Path) -> PumaError:
+    return PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+
+
+def _only_pools(out: Path) -> bool:
+    """Tell whether a folder is a pool, or holds pools and nothing else."""
+    if not out.is_dir():
+        return False
+    return all(
+        entry.name in _OUR_FILES or (entry.is_dir() and (entry / "pool.json").is_file() and _only_pools(entry))
+        for entry in out.iterdir()
+    )
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Delete what an import into the same place left when it was killed."""
+    for path in out.parent.glob(f".{glob.escape(out.name)}.*-*"):
+        kind, _, process = path.name.removeprefix(f".{out.name}.").partition("-")
+        if kind in ("partial", "old") and process.isdigit() and not _alive(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] | None = None) -> None:
     """Write images.npy, labels.npy, origin.npy and pool.json into an existing empty folder."""
     shape: tuple[int, int, int] | None = None
+    checksum = 0
     with NpyAppender(folder / "images.npy", np.uint8) as images, NpyAppender(folder / "labels.npy", np.int32) as labels:
         for pixels, targets in part.chunks:
             shape = checked_shape(pixels, shape)
             labels.append(checked_labels(targets, len(pixels), len(part.class_names)))
             images.append(pixels)
+            checksum = zlib.crc32(np.ascontiguousarray(pixels).data, checksum)
             if advance:
                 advance(len(pixels))
     if shape is None:
         raise PumaError("the source holds no images; nothing was written.")
-    write_description(folder, part, packed_image(folder / "images.npy", shape), shape, {})
+    write_description(folder, part, packed_image(folder / "images.npy", shape), shape, {"checksum": checksum})
 
 
 def write_description(
@@ -89,7 +135,10 @@ def write_description(
     empty = [name for name, count in zip(part.class_names, counts, strict=True) if count == 0]
     if empty and not part.allow_empty_class:
         shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
-        raise PumaError(f"no image of class {shown}; complete the source, or give --allow-empty-class.")
+        flag = "" if part.allow_empty_class is None else ", or give --allow-empty-class"
+        raise PumaError(f"no image of class {shown}; complete the source{flag}.")
+    if len(set(part.class_names)) < len(part.class_names):
+        raise PumaError(f"class names must differ, got {', '.join(part.class_names)}.")
     origin = np.full(len(labels), part.origin, dtype=np.int8)
     np.save(folder / "origin.npy", origin)
     described = {
@@ -100,7 +149,7 @@ def write_description(
         "class_counts": counts.tolist(),
         "origin": part.origin,
         **more,
-        "fingerprint": content_fingerprint(read_image, labels, origin, shape),
+        "fingerprint": content_fingerprint(read_image, labels, origin, shape, part.class_names, more["checksum"]),
     }
     (folder / "pool.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
@@ -112,15 +161,22 @@ def packed_image(path: Path, shape: tuple[int, int, int]) -> ReadImage:
 
 
 def content_fingerprint(
-    read_image: ReadImage, labels: NDArray[Any], origin: NDArray[Any], shape: tuple[int, int, int]
+    read_image: ReadImage,
+    labels: NDArray[Any],
+    origin: NDArray[Any],
+    shape: tuple[int, int, int],
+    class_names: Sequence[str],
+    checksum: int,
 ) -> str:
-    """Hash of the sizes, every label, every origin, and 1024 evenly spaced images (always the first and last).
+    """Hash of the sizes, the class names, every label, every origin, and the images.
 
-    Reading fifty million images to name a pool would take longer than measuring some: a change to a single image that
-    is not among the sampled ones goes unseen; another selection, order, labelling or resolution never does.
+    Of the images there are two things: the checksum of all of them, taken when they were imported, and 1024 evenly
+    spaced ones, read now. So pools of other images, or of the same in another order, have other fingerprints; whether
+    the file was changed since the import is only checked on the sampled images, since reading fifty million to open a
+    pool would take longer than measuring some.
     """
     count = len(labels)
-    digest = hashlib.sha256(f"{FORMAT} {count} {tuple(shape)}".encode())
+    digest = hashlib.sha256(json.dumps([FORMAT, count, list(shape), list(class_names), checksum]).encode())
     for start in range(0, count, _ROWS):
         digest.update(np.ascontiguousarray(labels[start : start + _ROWS], dtype=np.int32).data)
         digest.update(np.ascontiguousarray(origin[start : start + _ROWS], dtype=np.int8).data)
@@ -134,7 +190,7 @@ def checked_shape(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> t
     if pixels.dtype != np.uint8:
         found = "NaN among them" if pixels.dtype.kind == "f" and np.isnan(pixels).any() else f"got {pixels.dtype}"
         raise PumaError(f"images must be uint8 from 0 to 255 ({found}); convert with (images * 255).round().")
-    if pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+    if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or 0 in pixels.shape[1:3]:
         raise PumaError(f"images must be (n, height, width, 1 or 3 channels), got shape {pixels.shape}.")
     if shape is not None and pixels.shape[1:] != shape:
         raise PumaError(f"images must all be {shape}, got {pixels.shape[1:]}.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,8 @@ def cifar(source: Path, layout: Layout) -> dict[str, PoolPart]:
             yield read(contents[name + suffix], layout, source / (name + suffix))
 
     return {
-        part: PoolPart(chunks(files), layout.class_names, 10_000 * len(files), allow_empty_class=False)
-        for part, files in (("train", layout.train), ("test", layout.test))
+        part: PoolPart(chunks(files), layout.class_names, count)
+        for part, files, count in (("train", layout.train, 50_000), ("test", layout.test, 10_000))
     }
 
 
@@ -75,8 +76,10 @@ def _read_binary(content: bytes, layout: Layout, path: Path) -> Chunk:
 
 def _read_python(content: bytes, layout: Layout, path: Path) -> Chunk:
     batch = read_cifar_pickle(content, path)
-    pixels, labels = batch.get("data"), batch.get(layout.label_key)
-    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list) or pixels.shape != (len(labels), _PIXELS):
+    pixels: Any = batch.get("data")
+    labels: Any = batch.get(layout.label_key)
+    whole = isinstance(labels, list) and all(isinstance(label, int) for label in labels)
+    if not whole or not isinstance(pixels, np.ndarray) or pixels.shape != (len(labels), _PIXELS):
         raise PumaError(f"{path} is not a CIFAR batch: expected 'data' (n, 3072) and {layout.label_key!r} (n).")
     return _nhwc(pixels), np.array(labels)
 

@@ -1,6 +1,7 @@
 """A folder with one sub-folder of pictures per class: packed to one array, or kept as files."""
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,7 +46,7 @@ def list_pictures(root: Path, size: int, channels: int) -> PictureFolder:
             os.path.relpath(Path(folder, file), root)
             for folder, _, files in os.walk(root / class_name)
             for file in files
-            if Path(file).suffix.lower() in _SUFFIXES
+            if Path(file).suffix.lower() in _SUFFIXES and Path(folder, file).is_file()
         )
         names += files
         labels += [label] * len(files)
@@ -85,13 +86,14 @@ def write_as_files(
     folder: Path, pictures: PictureFolder, part: PoolPart, *, strict: bool, advance: Callable[[int], None]
 ) -> None:
     """Write a pool that points at the pictures; each is decoded once now, so that broken ones are left out."""
-    end = 0
+    end = checksum = 0
     with (
         (folder / "files.txt").open("wb") as names,
         NpyAppender(folder / "files_end.npy", np.int64) as ends,
         NpyAppender(folder / "labels.npy", np.int32) as labels,
     ):
-        for row, _ in whole_pictures(pictures, strict=strict):
+        for row, image in whole_pictures(pictures, strict=strict):
+            checksum = zlib.crc32(image.data, checksum)
             name = os.fsencode(pictures.names[row])
             end += len(name)
             names.write(name)
@@ -101,5 +103,5 @@ def write_as_files(
     shape = (pictures.size, pictures.size, pictures.channels)
     file_ends = np.load(folder / "files_end.npy")
     images = PictureFiles(pictures.root, folder / "files.txt", file_ends, pictures.size, pictures.channels)
-    more = {"pictures": str(pictures.root.resolve()), "size": pictures.size}
+    more = {"pictures": str(pictures.root.resolve()), "size": pictures.size, "checksum": checksum}
     write_description(folder, part, images.image_bytes, shape, more)

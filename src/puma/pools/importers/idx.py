@@ -1,6 +1,7 @@
 """MNIST and Fashion-MNIST from their four idx files, gzipped or not."""
 
 import gzip
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -14,6 +15,7 @@ from puma.pools.writer import PoolPart
 
 MNIST_CLASSES = tuple("0123456789")
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
+_LARGEST = 1 << 32  # bytes; the data sets in this format have less than a tenth
 _FILES = {"train": "train", "test": "t10k"}
 
 
@@ -39,11 +41,14 @@ def read_idx(folder: Path, name: str, dimensions: int) -> NDArray[np.uint8]:
             magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
             if magic != 0x800 + dimensions:
                 raise PumaError(f"{path} is not an idx file of bytes in {dimensions} dimensions (magic {magic:#x}).")
-            content = file.read()
+            content = file.read(min(math.prod(shape), _LARGEST) + 1)
     except (EOFError, zlib.error, struct.error, gzip.BadGzipFile) as error:
         raise PumaError(f"{path} is damaged or cut short ({error}); fetch it again.") from error
-    if len(content) != int(np.prod(shape)):
-        raise PumaError(f"{path} should hold {tuple(shape)} bytes, it holds {len(content)}; fetch it again.")
+    length = len(content) if len(content) <= math.prod(shape) else "more"
+    if len(content) != math.prod(shape):
+        raise PumaError(
+            f"{path} should hold {math.prod(shape)} bytes for {tuple(shape)}, it holds {length}; fetch it again."
+        )
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 

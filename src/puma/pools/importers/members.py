@@ -1,5 +1,6 @@
 """Read named files out of a folder or a tar archive, without unpacking anything to disk."""
 
+import lzma
 import tarfile
 import zlib
 from collections.abc import Collection
@@ -28,6 +29,6 @@ def read_members(source: Path, names: Collection[str]) -> dict[str, bytes]:
                         contents[name] = file.read()
                         if len(contents[name]) != member.size:
                             raise EOFError(name)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise PumaError(f"{source} is not a whole tar archive ({error}); fetch it again.") from error
     return contents

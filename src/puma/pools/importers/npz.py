@@ -1,5 +1,6 @@
 """An .npz of images and labels, such as the public files of generated images; streamed, never whole in memory."""
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ def npz(
     class_names: tuple[str, ...] | None,
     image_key: str = "image",
     label_key: str = "label",
-    allow_empty_class: bool = False,
+    allow_empty_class: bool | None = None,
 ) -> PoolPart:
     """Return the one part in the file; without ``class_names`` the classes are 0 to the highest label."""
     if not source.is_file():
@@ -83,12 +84,12 @@ def _arrays(source: Path, image_key: str, label_key: str) -> Iterator[tuple[_Mem
     """Open both arrays; what a damaged archive raises on the way is told in one sentence."""
     try:
         with zipfile.ZipFile(source) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
             for key in (image_key, label_key):
                 if key not in names:
-                    found = ", ".join(names)
+                    found = ", ".join(names) or "nothing"
                     raise PumaError(f"{source} has no array {key!r}, only {found}; see --image-key and --label-key.")
             with archive.open(f"{image_key}.npy") as images, archive.open(f"{label_key}.npy") as labels:
                 yield _Member(images, f"{source}:{image_key}"), _Member(labels, f"{source}:{label_key}")
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError) as error:
         raise PumaError(f"{source} is not a whole .npz file ({error}); fetch it again.") from error
