@@ -84,7 +84,7 @@ def longest_verb(words: list[str]) -> str | None:
     return next((start for start in starts if start in COMMANDS), None)
 
 
-def load(verb: str, words: list[str]) -> Callable[..., Any]:
+def load(verb: str, words: Sequence[str] = ()) -> Callable[..., Any]:
     """Import the function behind a verb; where the words decide its defaults, the module's ``NAME_for`` makes it."""
     module_name, name = COMMANDS[verb][0].split(":")
     module = importlib.import_module(module_name)

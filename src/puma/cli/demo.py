@@ -1,89 +1,128 @@
-"""``puma demo``: the parts at work on bundled images."""
+"""``puma demo``: the whole method on bundled images."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from tyro.conf import arg
 
-from puma.attacks import pgd
 from puma.errors import PumaError
-from puma.models import build, count_parameters
-from puma.pools import MixedSampler, Origin, Pool, crop_and_flip, to_unit
+from puma.evaluation.accuracy import EvaluationConfig, evaluate_pool
+from puma.evaluation.counts import Count
+from puma.margins import measure_pool
+from puma.models import load_model
+from puma.planning import Plan
+from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning.show import draw
+from puma.pools import Pool
 from puma.pools.importers.digits import digits
 from puma.pools.importing import write_parts
 from puma.pools.show import draw_grid
-from puma.progress import progress_bar
+from puma.report.curves import draw_curves
+from puma.scores.table import open_scores
+from puma.training import TrainConfig, recipe
+from puma.training.run import train
+from puma.training.run_folder import RunFolder
 
-EPS = 0.1
+PRUNED = 0.2
 
 
 def demo(
     *,
     out: Annotated[Path, arg(metavar="DIR", help="folder to write")] = Path("demo-output"),
-    samples_seen: int = 60_000,
+    samples_seen: int = 40_000,
     seed: int = 0,
     force: bool = False,
 ) -> None:
-    """Import the digits, train a small net on attacked images, and attack it: about a minute on two cores.
+    """Run the whole method on scikit-learn's digits: about a minute on two cores.
+
+    Trains a TRADES model, measures how far it is from every training digit, plans which digits to drop and how strongly
+    to attack the others, trains a second model by that plan, and attacks both.
 
     Args:
-        samples_seen: length of training.
+        samples_seen: length of each of the two trainings.
         seed: of weights, batches and attacks.
-        force: replace the digits of an earlier demo.
+        force: replace an earlier demo.
     """
-    if samples_seen < 1 or not 0 <= seed < 1 << 63:
-        raise PumaError(f"--samples-seen must be positive and --seed in 0..2**63 - 1, got {samples_seen} and {seed}.")
+    if samples_seen < 1 or not 0 <= seed < 1 << 32:
+        raise PumaError(f"--samples-seen must be positive and --seed in 0..2**32 - 1, got {samples_seen} and {seed}.")
+    settings = replace(recipe("small-digits"), samples_seen=samples_seen, seed=seed)
+    _make_room(out, force)
     write_parts(digits(), out / "digits", force=force, progress=True)
-    train_pool, test_pool = Pool.open(out / "digits" / "train"), Pool.open(out / "digits" / "test")
-    draw_grid(train_pool, out / "digits.png")
+    pool, test = Pool.open(out / "digits" / "train"), Pool.open(out / "digits" / "test")
+    draw_grid(pool, out / "digits.png")
 
-    torch.manual_seed(seed)
-    model = build("small-8px", train_pool.num_classes, channels=1)
-    print(f"{len(train_pool)} training digits, {len(test_pool)} test digits, {count_parameters(model):,} parameters")
-    train_on_attacked(model, train_pool, samples_seen=samples_seen, seed=seed)
-
-    test = test_pool.batch(range(len(test_pool)))
-    images, labels = to_unit(test.images), test.labels
-    generator = torch.Generator().manual_seed(seed)
-    attacked = pgd(model, images, labels, EPS, step_size=EPS / 4, steps=40, loss="cw", generator=generator)
-    helped = pgd(model, images, labels, -EPS, step_size=EPS / 4, steps=40, loss="cw", generator=generator)
-    lines = [
-        f"clean accuracy           {accuracy(model, images, labels):6.1%}",
-        f"attacked, eps = {EPS}      {accuracy(model, attacked, labels):6.1%}   (PGD-40 on the margin loss)",
-        f"helped, eps = -{EPS}       {accuracy(model, helped, labels):6.1%}   (the same search, towards the label)",
-    ]
-    print("\n".join(lines))
-    (out / "demo.txt").write_text("\n".join(lines) + "\n")
-    print(f"pictures of the digits: {out / 'digits.png'}")
+    print(f"1. train a margin model on {len(pool):,} digits (TRADES, eps = {settings.attack.eps:g})")
+    baseline = train(settings, [out / "digits/train"], out / "trades")
+    print("2. measure the signed margin of every training digit")
+    margins = measure_pool(_load(baseline, pool), pool, out / "margins.parquet", progress=True)
+    print("3. plan: drop the easiest fifth, attack each other digit as strongly as its margin allows")
+    plan = _planned(pool, margins, settings, out / "plan.parquet")
+    draw(plan, out / "plan.png", pool)
+    print("4. train by the plan, for as long as before")
+    puma = train(settings, [out / "digits/train"], out / "puma", plan=out / "plan.parquet")
+    print(f"5. attack both on {len(test):,} test digits (PGD-40 on the C&W loss)")
+    results = {run.name: _attacked(run, test, settings) for run in (baseline, puma)}
+    draw_curves([baseline, puma], out / "curves.png")
+    words = [*_plan_in_words(plan), *_results_in_words(results)]
+    print("\n" + "\n".join(words))
+    (out / "demo.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    print(f"\npictures: {', '.join(str(out / name) for name in ('digits.png', 'plan.png', 'curves.png'))}")
 
 
-def train_on_attacked(model: nn.Module, pool: Pool, *, samples_seen: int, seed: int, batch_size: int = 128) -> None:
-    """Adversarial training as Madry et al. do it: cross-entropy on images attacked by PGD."""
-    sampler = MixedSampler(
-        pool.positions_of(Origin.REAL), pool.positions_of(Origin.GENERATED), batch_size, 0.0, samples_seen, seed
+def _make_room(out: Path, force: bool) -> None:
+    """Delete what an earlier demo wrote, and nothing else."""
+    if not force:
+        return
+    for name in ("trades", "puma"):
+        if RunFolder(out / name).has_config:
+            shutil.rmtree(out / name)
+    for name in ("margins.parquet", "plan.parquet"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / ".margins.parquet.parts", ignore_errors=True)
+
+
+def _load(run: Path, pool: Pool) -> nn.Module:
+    return load_model(str(run), pool.num_classes)
+
+
+def _planned(pool: Pool, margins: Path, settings: TrainConfig, path: Path) -> Plan:
+    score = open_scores(margins, "margin")
+    plan = make_plan(
+        pool, Pruning(easy=PRUNED), Strength("margin", settings.attack.eps), margin=score, drop_failed=True
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=len(sampler), pct_start=0.1)
-    generator = torch.Generator().manual_seed(seed)
-    model.train()
-    with progress_bar("train", len(sampler) * batch_size) as advance:
-        for positions in sampler:
-            batch = pool.batch(positions)
-            images = to_unit(crop_and_flip(batch.images, padding=1, flip=False, generator=generator))
-            attacked = pgd(model, images, batch.labels, EPS, step_size=EPS / 4, steps=7, generator=generator)
-            loss = F.cross_entropy(model(attacked), batch.labels)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            advance(len(batch), f"loss {loss.item():.3f}")
+    plan.save(path)
+    return plan
 
 
-def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of images that the model, in eval mode, gives their label."""
-    model.eval()
-    with torch.inference_mode():
-        return float((model(images).argmax(dim=1) == labels).double().mean())
+def _attacked(run: Path, test: Pool, settings: TrainConfig) -> dict[str, Count]:
+    config = EvaluationConfig(seed=settings.seed, masking_samples=0)
+    return evaluate_pool(_load(run, test), test, settings.attack.eps, config, show=True).counts()
+
+
+def _plan_in_words(plan: Plan) -> list[str]:
+    kept = plan.strength[plan.keep]
+    weaker = int((kept.abs() < kept.abs().max()).sum())
+    return [
+        f"Of {len(plan):,} training digits the plan prunes {int((~plan.keep).sum()):,}; of the others it attacks "
+        f"{weaker:,} less strongly than the rest, {int((kept < 0).sum()):,} of them towards their label."
+    ]
+
+
+def _results_in_words(results: dict[str, dict[str, Count]]) -> list[str]:
+    (_, before), (_, after) = results.items()
+    lines = []
+    for attack, name in (("clean", "accuracy"), ("cw", "robustness")):
+        was, now = before[attack], after[attack]
+        change = 100 * (now.accuracy - was.accuracy)
+        overlap = was.interval[0] <= now.interval[1] and now.interval[0] <= was.interval[1]
+        verdict = "within what chance explains" if overlap else "more than chance explains"
+        lines.append(f"{name:<11} TRADES {_spread(was)}, PUMA {_spread(now)}: {change:+.1f} points, {verdict}")
+    return lines
+
+
+def _spread(count: Count) -> str:
+    low, high = count.interval
+    return f"{count.accuracy:.1%} [{low:.1%}, {high:.1%}]"

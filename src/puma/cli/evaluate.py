@@ -10,9 +10,9 @@ from torch import nn
 from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
+from puma.evaluation.accuracy import Evaluation, EvaluationConfig, check_config, evaluate_pool
 from puma.evaluation.counts import Count, count_by_class
 from puma.evaluation.curve import curve_of_pool, draw_curve
-from puma.evaluation.evaluate import Evaluation, EvaluationConfig, check_config, evaluate_pool
 from puma.evaluation.subject import chosen_rows
 from puma.models import load_model
 from puma.pools import Pool

@@ -3,6 +3,7 @@
 from puma.attacks import LOSSES, NORMS
 from puma.cli import COMMANDS
 from puma.models import ARCHITECTURES, build, count_parameters
+from puma.training.recipes import RECIPES
 
 
 def listing() -> None:
@@ -18,4 +19,7 @@ def listing() -> None:
         with torch.device("meta"):
             millions = count_parameters(build(name, 10)) / 1e6
         print(f"  {name:<22}{architecture.image_size:>4} px {millions:>8.2f} M parameters   {architecture.summary}")
+    print("\nrecipes (puma train --recipe NAME)")
+    for name, (text, _) in RECIPES.items():
+        print(f"  {name:<26}{text}")
     print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")

@@ -49,7 +49,14 @@ def joined(device: str) -> Iterator[Ranks]:
     if count == 1:
         yield Ranks(0, 1, place)
         return
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    backend = "nccl" if place.type == "cuda" else "gloo"
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == count:
+        # On one machine torchrun keeps its store over a restart, and with it the addresses of processes that are gone.
+        store, _, _ = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        attempt = dist.PrefixStore(f"puma/{restart_count()}", store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=attempt, rank=rank, world_size=count)
+    else:
+        dist.init_process_group(backend)
     try:
         yield Ranks(rank, count, place)
     finally:
@@ -71,9 +78,9 @@ def checked_device(device: str, local_rank: int | None = None) -> torch.device:
     return place
 
 
-def restarted() -> bool:
-    """Tell whether torchrun has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restart_count() -> int:
+    """How often torchrun has started the processes again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def wrapped(model: nn.Module, ranks: Ranks, *, sync_batchnorm: bool) -> nn.Module:

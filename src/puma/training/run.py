@@ -20,7 +20,7 @@ from puma.planning import Plan, wiped_out
 from puma.pools import MixedSampler, Origin, Pool
 from puma.training.checkpoint import Progress, load_newest
 from puma.training.config import TrainConfig, check, differences
-from puma.training.distributed import Ranks, joined, restarted
+from puma.training.distributed import Ranks, joined, restart_count
 from puma.training.feed import Source
 from puma.training.held_out import held_out_mask
 from puma.training.loop import run_steps
@@ -55,14 +55,15 @@ def train(
     """Train into the new folder ``out`` and return it; a process that torchrun restarted takes the run up again."""
     check(config)
     folder = RunFolder(Path(out))
-    if restarted() and folder.has_config:
+    if restart_count() and folder.has_config:
         return resume(folder.path, config, show=show)
     with joined(config.compute.device) as ranks:
         samples = gather(config, pools, plan)
+        prepared = prepare(config, samples, ranks)  # before the folder is made: bad input leaves nothing behind
         if ranks.writes:
             folder.create(config, samples.inputs)
         ranks.barrier()
-        return _run(config, samples, folder, ranks, show=show)
+        return _run(config, samples, *prepared, folder, show=show)
 
 
 def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = True) -> Path:
@@ -76,11 +77,17 @@ def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = Tr
         if samples.inputs != inputs:
             changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
             raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
-        return _run(config, samples, folder, ranks, show=show)
+        return _run(config, samples, *prepare(config, samples, ranks), folder, show=show)
 
 
-def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks, *, show: bool) -> Path:
-    parts = make_parts(make_model(config, samples.inputs), config, ranks)
+def prepare(config: TrainConfig, samples: Samples, ranks: Ranks) -> tuple[Source, Parts]:
+    """Build the data path, and the model with what is around it."""
+    source = make_source(config, samples, ranks)
+    return source, make_parts(make_model(config, samples.inputs), config, ranks)
+
+
+def _run(config: TrainConfig, samples: Samples, source: Source, parts: Parts, folder: RunFolder, *, show: bool) -> Path:
+    ranks = parts.ranks
     progress = _restore(parts, folder)
     if ranks.writes:
         for sentence in samples.warnings if progress.step == 0 else ():
@@ -89,7 +96,6 @@ def _run(config: TrainConfig, samples: Samples, folder: RunFolder, ranks: Ranks,
             tell(f"resuming at step {progress.step:,} of {config.steps:,}")
         folder.forget_metrics_after(progress.step)
     ranks.barrier()
-    source = make_source(config, samples, ranks)
     run_steps(parts, source, samples.held_out, config, folder, progress, show=show)
     return folder.path
 
