@@ -29,9 +29,12 @@ def fit_logistic(
 ) -> Solution:
     """Train the logistic student on ``samples`` (rows ``y_i x_i``) against attacks of radius ``eps``.
 
-    The start only decides how long it takes; the default is the mean sample, at length 1.
+    The start only decides how long it takes; the default is the student without attack, and for that one
+    the mean sample at length 1.
     """
-    if start is None:
+    if start is None and eps:
+        start = fit_logistic(samples, 0.0, ridge=ridge, tolerance=tolerance).weights
+    elif start is None:
         mean = samples.mean(axis=0)
         start = mean / np.linalg.norm(mean)
     return minimise(samples, LogisticLoss(), eps=eps, ridge=ridge, start=start, tolerance=tolerance)
