@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
     "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
+    "perceptron": (
+        "puma.cli.perceptron:perceptron",
+        "why pruning fails or works: theory and numbers in a minute",
+    ),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 

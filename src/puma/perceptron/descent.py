@@ -29,7 +29,9 @@ class Descent:
         if not self.rate > 0:
             raise PumaError(f"the learning rate must be positive, got {self.rate}; change --rate.")
         if self.batch < 0:
-            raise PumaError(f"the batch must be 0 (all samples) or positive, got {self.batch}; change --batch.")
+            raise PumaError(
+                f"the batch must be 0 (all samples) or positive, got {self.batch}; change --batch."
+            )
 
 
 def pull_of(loss: DescentLoss, margin: Array) -> Array:

@@ -68,7 +68,9 @@ class Coordinates:
         return cls(tau, 2 * (density - tau * tail) / size, 2 * tail / size)
 
 
-def find_root(residuals: Callable[[Array], Array], guess: Array, free: list[int], tolerance: float) -> Array | None:
+def find_root(
+    residuals: Callable[[Array], Array], guess: Array, free: list[int], tolerance: float
+) -> Array | None:
     """Solve for the free entries of a state near a guess; None when that fails."""
     state = guess.copy()
 

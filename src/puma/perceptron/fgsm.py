@@ -17,7 +17,9 @@ def fgsm(inputs: Array, eps: float, loss_gradient: Callable[[Array], Array]) -> 
     return inputs + eps * np.sign(loss_gradient(inputs))
 
 
-def linear_loss_gradient(weights: Array, labels: Array, pull: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def linear_loss_gradient(
+    weights: Array, labels: Array, pull: Callable[[Array], Array]
+) -> Callable[[Array], Array]:
     """Return the input gradient of ``loss(label * weights.x)`` for a linear student.
 
     ``pull`` is minus the derivative of the loss with respect to the margin.

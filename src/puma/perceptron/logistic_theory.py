@@ -48,7 +48,6 @@ class LogisticTheory:
     def advance(self, alpha: float, state: Array, target: float) -> Array | None:
         """Continue a solution to a larger ``alpha``."""
 
-
         def at_alpha(ahead: float, near: Array) -> Array | None:
             return self.solve(ahead, self.ridge, near)
 
@@ -102,7 +101,9 @@ class LogisticTheory:
             ]
         )
 
-    def averages(self, length: float, angle: float, shift: float, mu: float) -> tuple[float, float, float, float]:
+    def averages(
+        self, length: float, angle: float, shift: float, mu: float
+    ) -> tuple[float, float, float, float]:
         """Return ``E[p]``, ``E[p^2]``, ``E[p u]`` and ``E[p h]`` over the kept samples."""
         cos, sin = np.cos(angle), np.sin(angle)
         nodes, weights = self.rule(length, cos, sin, shift, mu)

@@ -96,7 +96,9 @@ def draw_pool(
     probe = np.cos(radians) * teacher + np.sin(radians) * aside
     floor = eps * float(np.abs(probe).sum()) if task.pruning.filtered else 0.0
     if erfc(floor / np.sqrt(2)) < 1e-3:
-        raise PumaError(f"filtering at eps {eps:g} leaves almost no sample of the pool; choose a smaller eps.")
+        raise PumaError(
+            f"filtering at eps {eps:g} leaves almost no sample of the pool; choose a smaller eps."
+        )
 
     def draw(size: int) -> tuple[Array, Array, Array]:
         along = np.abs(rng.standard_normal(size))

@@ -49,7 +49,9 @@ class Trained:
     status: Status
 
 
-def train(student: Student, samples: Array, eps: float, *, seed: int = 0, start: Array | None = None) -> Trained:
+def train(
+    student: Student, samples: Array, eps: float, *, seed: int = 0, start: Array | None = None
+) -> Trained:
     """Train a student; a ``start`` close to the answer makes the logistic one faster, not different."""
     if isinstance(student, Logistic):
         solution = fit_logistic(samples, eps, ridge=student.ridge, start=start)

@@ -22,7 +22,9 @@ Answer = TypeVar("Answer")
 _FLUSH = 32  # results between two writes of the cache
 
 
-def run_points(points: Sequence[Point], cache: Cache, *, jobs: int = 1, progress: bool = True) -> dict[Point, Outcome]:
+def run_points(
+    points: Sequence[Point], cache: Cache, *, jobs: int = 1, progress: bool = True
+) -> dict[Point, Outcome]:
     """Return the outcome of every point; those that the cache has are not computed again."""
     wanted = list(dict.fromkeys(points))
     missing = [point for point in wanted if cache.get(point.key) is None]
@@ -33,7 +35,9 @@ def run_points(points: Sequence[Point], cache: Cache, *, jobs: int = 1, progress
     return {point: _outcome(cache.get(point.key)) for point in wanted}
 
 
-def run_curves(keys: Sequence[CurveKey], cache: Cache, *, jobs: int = 1, progress: bool = True) -> dict[CurveKey, Curve]:
+def run_curves(
+    keys: Sequence[CurveKey], cache: Cache, *, jobs: int = 1, progress: bool = True
+) -> dict[CurveKey, Curve]:
     """Return the theory curve of every key, from the cache where it is known."""
     wanted = list(dict.fromkeys(keys))
     missing = [key for key in wanted if cache.get(key.key) is None]
