@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from puma.errors import PumaError
-from puma.perceptron import FigureName, Study, StudentName, TeacherKind, run_study
+from puma.perceptron import FigureName, StudentName, Study, TeacherKind, run_study
 from puma.perceptron.claims import Claim
 from puma.perceptron.descent import Descent, DescentLoss
 from puma.perceptron.run import needed_curves, needed_points

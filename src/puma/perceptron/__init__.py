@@ -1,7 +1,7 @@
 """The perceptron study: why pruning by margin fails or works in adversarial training, in a minute.
 
-A teacher labels Gaussian samples, a pool of them is pruned by margin, and a linear student is trained under an
-L_inf attack. Students, theory and figures stand alone: they need numpy, scipy and matplotlib only.
+A teacher labels Gaussian samples, a pool of them is pruned by margin, and a linear student is trained under
+an L_inf attack. Students, theory and figures stand alone: nothing else of the package is needed.
 """
 
 from puma.perceptron.fgsm import fgsm

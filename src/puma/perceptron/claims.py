@@ -145,10 +145,10 @@ RULES: tuple[Rule, ...] = (
          lambda e: min(e.gain(0.001, alpha) for alpha in e.alphas), low=2.5),
     Rule("D", "An attack of 0.05 reverses the gain without pruning", "gain in %, alpha 4",
          _gain(0.05, 4.0), high=0.0),
-    Rule("E", "A teacher on an axis is general: a dense one gains as much", "gain in %, dense, eps 0.01, alpha 4",
-         _gain(0.01, 4.0, "dense"), low=20),
-    Rule("F", "At a fixed kept fraction the fall under PE is faster than a power of alpha", "log-log slope, PE 20 %, alpha >= 4",
-         lambda e: e.slope(e.line("pe", 0.2), 4.0), high=-3.0),
+    Rule("E", "A teacher on an axis is general: a dense one gains as much",
+         "gain in %, dense teacher, eps 0.01, alpha 4", _gain(0.01, 4.0, "dense"), low=20),
+    Rule("F", "At a fixed kept fraction the fall under PE is faster than a power of alpha",
+         "log-log slope, PE 20 %, alpha >= 4", lambda e: e.slope(e.line("pe", 0.2), 4.0), high=-3.0),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The ingredients that both theories share: the kept margins, and the free coordinates of a student.
 
-The free coordinates of a student under an L_inf attack are a soft-thresholded Gaussian, ``S = soft(g, tau)`` with
-``g ~ N(0, 1)``. They enter through ``rho = E|S| / sqrt(E S^2)``, which sets the L1 norm, and
+The free coordinates of a student under an L_inf attack are a soft-thresholded Gaussian, ``S = soft(g, tau)``
+with ``g ~ N(0, 1)``. They enter through ``rho = E|S| / sqrt(E S^2)``, which sets the L1 norm, and
 ``A = E[g S] / sqrt(E S^2)``, how much of the noise they pick up; ``dA = tau drho``.
 """
 
@@ -25,7 +25,7 @@ Solve = Callable[[float, Array], Array | None]
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Kept margins ``u``: half-normal between ``low`` and ``high``, which hold ``mass`` of it; and the geometry."""
+    """Kept margins ``u``, half-normal between ``low`` and ``high``, which hold ``mass`` of it; the geometry."""
 
     low: float
     high: float
@@ -79,7 +79,7 @@ def find_root(
         return residuals(state)[free]
 
     with np.errstate(all="ignore"):
-        state[free] = root(equations, guess[free], method="hybr", options={"xtol": 1e-12}).x
+        state[free] = root(equations, guess[free], method="hybr", options={"xtol": 1e-9}).x
         remaining = float(np.abs(residuals(state)[free]).max())
     return state if remaining < tolerance else None
 

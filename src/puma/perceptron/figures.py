@@ -1,6 +1,7 @@
 """Drawing: points with error bars over seeds, theory as lines of the same colour, on logarithmic axes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from puma.perceptron.theory import crossover_alpha
 _NONE = "#000000"
 _COLOURS = ("#fdae3d", "#ee7b51", "#cc4778", "#9c179e", "#5c01a6", "#1f0a8a")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.5,
     "axes.titlesize": 9.5,
@@ -46,7 +47,7 @@ def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
 
 
 def _panels(figure: Figure, results: Results) -> Canvas:
-    canvas = Canvas(figsize=(7.2, 3.75))
+    canvas = Canvas(figsize=(7.2, 4.0))
     axes = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
     labels: dict[str, Line2D] = {}
     for panel, axis in zip(figure.panels, axes, strict=True):
@@ -62,8 +63,8 @@ def _panels(figure: Figure, results: Results) -> Canvas:
     if any(results.theory(line) for panel in figure.panels for line in panel.series):
         labels["theory"] = Line2D([], [], color="0.4", lw=1.2)
     canvas.suptitle(figure.title, fontsize=10.5)
-    canvas.tight_layout(rect=(0, 0.1, 1, 1.0), w_pad=2.0)
-    columns = len(labels) if len(labels) <= 8 else (len(labels) + 1) // 2
+    canvas.tight_layout(rect=(0, 0.14 if len(labels) > 6 else 0.08, 1, 1.0), w_pad=2.0)
+    columns = len(labels) if len(labels) <= 6 else (len(labels) + 1) // 2
     canvas.legend(
         labels.values(), labels.keys(), loc="lower center", ncol=columns, frameon=False,
         columnspacing=1.3, handletextpad=0.4, bbox_to_anchor=(0.5, 0.0),
@@ -96,7 +97,7 @@ def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Result
             means.append(float(values.mean()))
             bars.append(standard_error(values))
     measured = axis.errorbar(
-        alphas, means, yerr=bars, ls="none", marker=marker, ms=4, mec="white", mew=0.4, color=colour,
+        alphas, means, yerr=bars, ls="none", marker=marker, ms=4.5, mec="white", mew=0.4, color=colour,
         elinewidth=0.9, capsize=1.8, zorder=4 if pruned else 3,
     )  # fmt: skip
     if results.theory(line) is None:

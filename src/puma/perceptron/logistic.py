@@ -29,12 +29,15 @@ def fit_logistic(
 ) -> Solution:
     """Train the logistic student on ``samples`` (rows ``y_i x_i``) against attacks of radius ``eps``.
 
-    The start only decides how long it takes; the default is the student without attack, and for that one
-    the mean sample at length 1.
+    The start only decides how long it takes.
     """
-    if start is None and eps:
-        start = fit_logistic(samples, 0.0, ridge=ridge, tolerance=tolerance).weights
-    elif start is None:
-        mean = samples.mean(axis=0)
-        start = mean / np.linalg.norm(mean)
+    if start is None:
+        start = clean_start(samples, ridge=ridge)
     return minimise(samples, LogisticLoss(), eps=eps, ridge=ridge, start=start, tolerance=tolerance)
+
+
+def clean_start(samples: Array, *, ridge: float = 1e-5) -> Array:
+    """Return roughly the student without attack: a good start for every attack strength."""
+    mean = samples.mean(axis=0)
+    mean /= np.linalg.norm(mean)
+    return minimise(samples, LogisticLoss(), eps=0.0, ridge=ridge, start=mean, tolerance=1e-2).weights

@@ -15,7 +15,7 @@ from puma.perceptron.newton import Array, minimise, soft_threshold, worst_margin
 
 @dataclass(frozen=True)
 class HardMarginLoss:
-    """``stiffness/2 * max(1 + multiplier/stiffness - margin, 0)^2``: the augmented Lagrangian of ``margin >= 1``."""
+    """The augmented Lagrangian of ``margin >= 1``: ``s/2 max(1 + a/s - margin, 0)^2``, ``a`` the multiplier."""
 
     multiplier: Array
     stiffness: float
@@ -28,7 +28,7 @@ class HardMarginLoss:
     def slopes(self, margin: Array) -> tuple[Array, Array]:
         """Return minus the first derivative and the second derivative."""
         short = self._short(margin)
-        return self.stiffness * short, self.stiffness * (short > 0)
+        return self.stiffness * short, np.where(short > 0, self.stiffness, 0.0)
 
     def _short(self, margin: Array) -> Array:
         return np.maximum(1.0 + self.multiplier / self.stiffness - margin, 0.0)

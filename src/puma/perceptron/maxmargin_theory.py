@@ -1,15 +1,15 @@
 """What the hard-margin student reaches in high dimension: Gordon's comparison, replica-symmetric.
 
-With ``R`` the overlap of student and teacher, ``s = sqrt(1 - R^2)``, ``u`` the teacher margin of a kept sample
-and ``h ~ N(0, 1)``, the student that maximises the worst-case margin ``kappa`` obeys
-``alpha E[(kappa + eps L - R u - s h)_+^2] = B``. ``L`` is its L1 norm and ``B`` the squared strength that its free
-coordinates gather against the samples:
+With ``R`` the overlap of student and teacher, ``s = sqrt(1 - R^2)``, ``u`` the teacher margin of a kept
+sample and ``h ~ N(0, 1)``, the student that maximises the worst-case margin ``kappa`` obeys
+``alpha E[(kappa + eps L - R u - s h)_+^2] = B``. ``L`` is its L1 norm and ``B`` the squared strength that its
+free coordinates gather against the samples:
 
 - teacher on an axis: ``L = R + s sqrt(K) rho``, ``B = s^2 A^2``;
 - dense teacher (the threshold acts on signal and noise alike): ``L = sqrt(K) rho``, ``B = A^2 - R^2``.
 
-``kappa`` is maximal over ``R`` and ``tau``. The integral over ``h`` and both stationarity conditions are closed
-form; the one over ``u`` is a Gauss-Legendre rule with knots where the integrand bends.
+``kappa`` is maximal over ``R`` and ``tau``. The integral over ``h`` and both stationarity conditions are
+closed form; the one over ``u`` is a Gauss-Legendre rule with knots where the integrand bends.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class HardMarginTheory:
         return pinned if pinned is not None and equations(pinned)[1] >= 0 else None
 
     def residuals(self, alpha: float, state: Array) -> Array:
-        """Return the constraint and the derivatives with respect to ``R`` and ``tau``; zero at the solution."""
+        """Return the constraint and the derivatives by ``R`` and ``tau``; zero at the solution."""
         height, angle = state[0], np.exp(state[1])
         overlap, rest = np.cos(angle), np.sin(angle)
         tilt = overlap / rest if abs(overlap) > 1e-12 else 1e-12

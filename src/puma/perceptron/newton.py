@@ -158,10 +158,11 @@ def pivot(hessian: Array, gradient: Array, weights: Array, signs: Array) -> Arra
         step = np.where(free, 0.0, -weights)
         inside = np.flatnonzero(free)
         whole = len(inside) == len(weights)
+        # symmetric, so its transpose is the same matrix in the order that LAPACK wants
         block = hessian if whole else hessian[np.ix_(inside, inside)]
         right = gradient if whole else (gradient + hessian @ step)[inside]
         if len(inside) > 0:
-            _, solution, info = dposv(block, right, lower=1)
+            _, solution, info = dposv(block.T, right, lower=1)
             if info != 0:
                 return None
             step[inside] = -solution

@@ -11,14 +11,17 @@ import numpy as np
 import scipy
 
 from puma.errors import PumaError
+from puma.perceptron.logistic import clean_start
 from puma.perceptron.newton import Array
 from puma.perceptron.overlap import overlap
 from puma.perceptron.sampling import Task, draw_lesson
 from puma.perceptron.students import Logistic, Status, Student, name_of, train
 
 # the modules whose source decides the numbers of a point
-_NUMERIC = ("descent", "logistic", "maxmargin", "newton", "overlap", "points", "pruning")
-_NUMERIC += ("sampling", "students", "teacher")
+_NUMERIC = (
+    *("descent", "logistic", "maxmargin", "newton", "overlap"),
+    *("points", "pruning", "sampling", "students", "teacher"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def compute(group: Sequence[Point]) -> list[Outcome]:
     lesson = draw_lesson(first.task, first.eps, first.seed)
     start: Array | None = None
     if isinstance(first.student, Logistic):
-        start = train(first.student, lesson.samples, 0.0).weights
+        start = clean_start(lesson.samples, ridge=first.student.ridge)
     outcomes = []
     for point in group:
         trained = train(point.student, lesson.samples, point.eps, seed=point.seed, start=start)

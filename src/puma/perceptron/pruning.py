@@ -15,7 +15,7 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 @dataclass(frozen=True)
 class Pruning:
-    """A strategy, the fraction of the pool that it keeps, and whether margins below ``eps`` are redrawn first."""
+    """A strategy, the fraction of the pool that it keeps, and whether margins below ``eps`` are redrawn."""
 
     strategy: Strategy = "none"
     keep: float = 1.0
@@ -46,7 +46,7 @@ def kept_samples(score: NDArray[np.float64], count: int, strategy: Strategy) -> 
 
 
 def kept_range(strategy: Strategy, keep: float, floor: float = 0.0) -> tuple[float, float]:
-    """Return the range of margins |x|, x ~ N(0, 1), that is left of a large pool with margins above ``floor``."""
+    """Return the range of margins |x|, x ~ N(0, 1), that is left of a large pool above ``floor``."""
     below, above = erf(floor / np.sqrt(2)), erfc(floor / np.sqrt(2))
     if strategy == "pd":
         return float(np.sqrt(2) * erfcinv(keep * above)), np.inf

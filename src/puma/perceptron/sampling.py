@@ -5,7 +5,7 @@ independent of it. So only those one or two components of the pool are drawn, an
 samples that are kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import erfc
@@ -40,10 +40,10 @@ class Task:
     """``alpha * dimension`` samples after pruning, and how the pool was pruned."""
 
     alpha: float
-    pruning: Pruning = Pruning()
+    pruning: Pruning = field(default_factory=Pruning)
     dimension: int = 200
     teacher: TeacherKind = "axis"
-    probe: Probe = Probe()
+    probe: Probe = field(default_factory=Probe)
 
     def __post_init__(self) -> None:
         if self.dimension < 2:
@@ -91,7 +91,7 @@ def draw_lesson(task: Task, eps: float, seed: int) -> Lesson:
 def draw_pool(
     task: Task, teacher: Array, aside: Array, eps: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Draw a pool, prune it, and return what is kept of it: components along the teacher and along ``aside``."""
+    """Draw a pool, prune it, and return the kept components along the teacher and along ``aside``."""
     radians = np.deg2rad(task.probe.angle)
     probe = np.cos(radians) * teacher + np.sin(radians) * aside
     floor = eps * float(np.abs(probe).sum()) if task.pruning.filtered else 0.0

@@ -23,7 +23,8 @@ ALPHAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 KEEPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 _PROBE_ANGLES = (0.0, 5.0, 15.0, 40.0)
 _GAIN_EPS = (0.001, 0.01, 0.05)
-_CURVE_POINTS = 28
+_CURVE_POINTS = 22
+_CLIFF = (1.4, 1.55, 1.65, 1.75, 1.85, 1.9, 1.95, 2.0, 2.05, 2.1, 2.2, 2.4)
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,16 @@ class Study:
 
     def student(self, name: StudentName) -> Student:
         """Return a student by name, with this study's settings."""
-        return {"logistic": Logistic(self.ridge), "maxmargin": MaxMargin(), "gd": self.descent}[name]
+        if name == "logistic":
+            return Logistic(self.ridge)
+        return MaxMargin() if name == "maxmargin" else self.descent
 
     def curve_alphas(self) -> tuple[float, ...]:
-        """Return where theory curves are computed: a little beyond the points, evenly in the logarithm."""
+        """Return where theory curves are computed: a little beyond the points, densely at the cliff of PE."""
         low, high = 0.9 * min(self.alphas), 1.1 * max(self.alphas)
         ratio = (high / low) ** (1 / (_CURVE_POINTS - 1))
-        return tuple(float(f"{low * ratio**step:.6g}") for step in range(_CURVE_POINTS))
+        even = [float(f"{low * ratio**step:.6g}") for step in range(_CURVE_POINTS)]
+        return tuple(sorted({*even, *(alpha for alpha in _CLIFF if low < alpha < high)}))
 
 
 @dataclass(frozen=True)

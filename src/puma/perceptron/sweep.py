@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from puma.errors import PumaError
 from puma.perceptron.cache import Cache, Record
@@ -48,7 +48,7 @@ def run_curves(
 
 
 def shuffled(items: Sequence[Item]) -> list[Item]:
-    """Return the items in a fixed random order: cheap and dear ones mixed, so the time left is well estimated."""
+    """Return the items in a fixed random order: cheap and dear ones mix, so the time left is well estimated."""
     return random.Random(0).sample(list(items), len(items))
 
 

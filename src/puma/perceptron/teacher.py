@@ -14,7 +14,8 @@ TEACHERS: tuple[TeacherKind, ...] = get_args(TeacherKind)
 def make_teacher(kind: TeacherKind, dimension: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return a unit vector: the first axis, or a random direction."""
     if kind == "axis":
-        return np.eye(1, dimension)[0]
+        axis: NDArray[np.float64] = np.eye(1, dimension)[0]
+        return axis
     if kind == "dense":
         direction = rng.standard_normal(dimension)
         return direction / np.linalg.norm(direction)

@@ -1,4 +1,4 @@
-"""Predictions in high dimension for the hard-margin and the logistic student, and where pruning starts to pay.
+"""Predictions in high dimension for the hard-margin and the logistic student, and where pruning pays.
 
 Both follow a solution of a few equations from small to large ``alpha``, the samples per dimension.
 """
@@ -21,7 +21,7 @@ from puma.perceptron.teacher import TeacherKind
 
 @dataclass(frozen=True)
 class Prediction:
-    """A typical student: its overlap with the teacher, ``error = 1 - overlap`` without cancellation, its length.
+    """A typical student: its overlap with the teacher, ``error = 1 - overlap`` and its length.
 
     The length of a hard-margin student is one over its margin. When ``separable`` is False, a typical sample
     set of this size leaves no student with a positive margin under the attack: the numbers are NaN.
@@ -43,7 +43,7 @@ def predict(
     dimension: int = 200,
     teacher: TeacherKind = "axis",
 ) -> list[Prediction]:
-    """Return the theory at every ``alpha``, in the order given; the default student is the hard-margin one."""
+    """Return the theory at every ``alpha``, in the order given; by default of the hard-margin student."""
     wanted = [float(alpha) for alpha in alphas]
     if not wanted or not min(wanted) > 0:
         raise PumaError(f"the theory needs positive values of alpha, got {wanted}.")
@@ -75,7 +75,7 @@ def _prediction(theory: HardMarginTheory | LogisticTheory, alpha: float, state: 
 
 
 def crossover_alpha(keep: float) -> float:
-    """Return the ``alpha`` above which PE with this kept fraction beats no pruning (hard margin, no attack)."""
+    """Return the ``alpha`` above which PE with this kept fraction beats no pruning (hard margin, eps 0)."""
 
     def advantage(log_alpha: float) -> float:
         alpha = float(np.exp(log_alpha))
