@@ -68,7 +68,10 @@ def test_descent_walks_downhill_and_repeats() -> None:
     samples = np.abs(np.random.default_rng(4).standard_normal((60, 5)))
     short = fit_descent(samples, 0.01, Descent("logistic", steps=5, rate=0.5), seed=0)
     long = fit_descent(samples, 0.01, Descent("logistic", steps=200, rate=0.5), seed=0)
-    assert logistic(worst_margin(samples, long, 0.01)).mean() < logistic(worst_margin(samples, short, 0.01)).mean()
+    assert (
+        logistic(worst_margin(samples, long, 0.01)).mean()
+        < logistic(worst_margin(samples, short, 0.01)).mean()
+    )
     batches = Descent("hinge", steps=50, rate=0.1, batch=16)
     np.testing.assert_array_equal(
         fit_descent(samples, 0.01, batches, seed=1), fit_descent(samples, 0.01, batches, seed=1)

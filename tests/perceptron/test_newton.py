@@ -68,7 +68,7 @@ def test_the_slow_reference_agrees(pruning: Pruning, eps: float) -> None:
     ours = primal(lesson.samples, fast.weights, eps, 1e-5)
     theirs = primal(lesson.samples, slow, eps, 1e-5)
     assert ours <= theirs + 1e-14
-    assert theirs - ours < 1e-8
+    assert theirs - ours < 1e-6
     expected = overlap(slow, lesson.teacher).error
     assert overlap(fast.weights, lesson.teacher).error == pytest.approx(expected, rel=5e-3)
 
@@ -77,7 +77,8 @@ def test_a_start_changes_nothing_but_the_time() -> None:
     lesson = draw_lesson(Task(2.0, dimension=40), 0.0, seed=1)
     usual = fit_logistic(lesson.samples, 0.01)
     other = fit_logistic(lesson.samples, 0.01, start=np.zeros(40))
-    np.testing.assert_allclose(other.weights, usual.weights, rtol=0, atol=3e-7 * np.linalg.norm(usual.weights))
+    size = float(np.linalg.norm(usual.weights))
+    np.testing.assert_allclose(other.weights, usual.weights, rtol=0, atol=3e-7 * size)
 
 
 def test_a_strong_attack_leaves_exactly_zero_weights() -> None:

@@ -66,7 +66,8 @@ def test_strategies_share_their_noise_and_attacks_their_samples() -> None:
 
 def test_a_probe_at_an_angle_prunes_by_its_own_margin() -> None:
     exact, tilted = (
-        draw_lesson(Task(20.0, Pruning("pe", 0.1), 50, probe=Probe(angle)), 0.0, seed=0) for angle in (0.0, 30.0)
+        draw_lesson(Task(20.0, Pruning("pe", 0.1), 50, probe=Probe(angle)), 0.0, seed=0)
+        for angle in (0.0, 30.0)
     )
     margin = tilted.samples @ tilted.teacher
     assert margin.min() >= 0

@@ -25,7 +25,7 @@ Solve = Callable[[float, Array], Array | None]
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Kept margins ``u``, half-normal between ``low`` and ``high``, which hold ``mass`` of it; the geometry."""
+    """Kept margins ``u``: half-normal from ``low`` to ``high``, which hold ``mass`` of it; the geometry."""
 
     low: float
     high: float

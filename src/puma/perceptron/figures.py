@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from puma.perceptron.newton import Array
 from puma.perceptron.results import Results
 from puma.perceptron.study import Figure, Panel, Series, without_attack
 from puma.perceptron.theory import crossover_alpha
@@ -18,7 +19,7 @@ from puma.perceptron.theory import crossover_alpha
 _NONE = "#000000"
 _COLOURS = ("#fdae3d", "#ee7b51", "#cc4778", "#9c179e", "#5c01a6", "#1f0a8a")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.5,
     "axes.titlesize": 9.5,
@@ -37,8 +38,8 @@ def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(_STYLE):
-        canvas = _crossover(figure) if figure.name == "crossover" else _panels(figure, results)
+    with matplotlib.rc_context(STYLE):
+        canvas = crossover(figure) if figure.name == "crossover" else panels(figure, results)
         FigureCanvasAgg(canvas)
         paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.svg"]
         canvas.savefig(paths[0], dpi=150, metadata={"Software": None})
@@ -46,7 +47,8 @@ def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def _panels(figure: Figure, results: Results) -> Canvas:
+def panels(figure: Figure, results: Results) -> Canvas:
+    """Draw the panels of a figure side by side, with one legend below them."""
     canvas = Canvas(figsize=(7.2, 4.0))
     axes = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
     labels: dict[str, Line2D] = {}
@@ -55,7 +57,7 @@ def _panels(figure: Figure, results: Results) -> Canvas:
             handle = _line(axis, panel, line, position, results)
             labels.setdefault(line_label(figure, panel, line), handle)
         _decorate(axis, panel, results)
-    if figure.panels[0].kind == "gain":
+    if figure.panels[0].kind == "ratio":
         low = min(axis.get_ylim()[0] for axis in axes)
         high = max(axis.get_ylim()[1] for axis in axes)
         for axis in axes:
@@ -74,7 +76,7 @@ def _panels(figure: Figure, results: Results) -> Canvas:
 
 def line_label(figure: Figure, panel: Panel, line: Series) -> str:
     """Return the text of a line in the legend."""
-    if panel.kind == "gain":
+    if panel.kind == "ratio":
         return f"$\\varepsilon = {line.eps:g}$"
     if line.pruning.strategy == "none":
         return "none pruned"
@@ -86,7 +88,7 @@ def line_label(figure: Figure, panel: Panel, line: Series) -> str:
 def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Results) -> Line2D:
     pruned = line.pruning.strategy != "none"
     shown = position - 1 if pruned else 2 * position
-    colour = _COLOURS[shown % len(_COLOURS)] if pruned or panel.kind == "gain" else _NONE
+    colour = _COLOURS[shown % len(_COLOURS)] if pruned or panel.kind == "ratio" else _NONE
     marker = _MARKERS[position % len(_MARKERS)]
     _theory(axis, panel, line, colour, results)
     alphas, means, bars = [], [], []
@@ -106,18 +108,16 @@ def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Result
     return Line2D([], [], color=handle.get_color(), marker=marker, ls="none", ms=5)
 
 
-def values_of(
-    panel: Panel, line: Series, alpha: float, results: Results
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return what a panel shows of a line: the errors, or the gains over no attack in percent, by seed."""
+def values_of(panel: Panel, line: Series, alpha: float, results: Results) -> Array:
+    """Return what a panel shows of a line, by seed: the errors, or their ratio to those without attack."""
     errors = results.errors(line, alpha)
-    if errors is not None and panel.kind == "gain":
+    if errors is not None and panel.kind == "ratio":
         before = results.errors(without_attack(line), alpha)
-        errors = None if before is None else 100 * (1 - errors / before)
+        errors = None if before is None else errors / before
     return np.empty(0) if errors is None else errors[np.isfinite(errors)]
 
 
-def standard_error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+def standard_error(values: Array) -> float:
     """Return the standard error of a mean, 0 for a single value."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
@@ -127,11 +127,11 @@ def _theory(axis: Axes, panel: Panel, line: Series, colour: str, results: Result
     if curve is None:
         return
     heights = np.array(curve.errors)
-    if panel.kind == "gain":
+    if panel.kind == "ratio":
         before = results.theory(without_attack(line))
         if before is None:
             return
-        heights = 100 * (1 - heights / np.array(before.errors))
+        heights = heights / np.array(before.errors)
     axis.plot(curve.alphas, heights, color=colour, lw=1.2, zorder=5, alpha=0.9)
 
 
@@ -147,15 +147,16 @@ def _decorate(axis: Axes, panel: Panel, results: Results) -> None:
     axis.set_xlabel(r"$\alpha$ = kept samples per dimension")
     axis.grid(True, which="major", color="0.9", lw=0.6)
     axis.set_axisbelow(True)
-    if panel.kind == "gain":
-        axis.axhline(0, color="0.5", lw=0.8)
-        axis.set_ylabel("error lowered by, %")
+    axis.set_yscale("log")
+    if panel.kind == "ratio":
+        axis.axhline(1, color="0.5", lw=0.8)
+        axis.set_ylabel(r"error / error at $\varepsilon = 0$")
     else:
-        axis.set_yscale("log")
         axis.set_ylabel(r"error $1 - R$")
 
 
-def _crossover(figure: Figure) -> Canvas:
+def crossover(figure: Figure) -> Canvas:
+    """Draw the crossover of PE and no pruning against the kept fraction."""
     canvas = Canvas(figsize=(3.8, 3.0))
     axis = canvas.subplots()
     crossings = [crossover_alpha(keep) for keep in _KEEPS_OF_CROSSOVER]

@@ -2,11 +2,11 @@
 
 Split the weights into ``r`` along the teacher and ``q`` across it. Gordon's comparison replaces the training
 by ``min_{r, q, tau} max_mu E[M(m)] - mu B / (2 alpha) + ridge/2 (r^2 + q^2)`` with ``m = r u + q h - eps L``
-and ``M(m) = min_t log(1 + exp(-t)) + mu/2 (t - m)^2``: every training margin is lifted from ``m`` to ``t``, at
-a price. ``L`` and ``B`` are the L1 norm and the strength of the free coordinates, as for the hard margin but
-not normalised. With ``p = mu (t - m)``, the pull of a sample, the four conditions are averages of ``p``,
-``p^2``, ``p u`` and ``p h``. Given ``y``, the component of ``(u, h)`` along ``(r, q)``, those are closed form:
-one integral is left.
+and ``M(m) = min_t log(1 + exp(-t)) + mu/2 (t - m)^2``: every training margin is lifted from ``m`` to ``t``,
+at a price. ``L`` and ``B`` are the L1 norm and the strength of the free coordinates, as for the hard margin
+but not normalised. With ``p = mu (t - m)``, the pull of a sample, the four conditions are averages of ``p``,
+``p^2``, ``p u`` and ``p h``. Given ``y``, the component of ``(u, h)`` along ``(r, q)``, those are closed
+form: one integral is left.
 """
 
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ class LogisticTheory:
 def lifted_pull(margin: Array, mu: float) -> Array:
     """Return ``p = expit(-t)`` where ``t`` solves ``mu (t - margin) = expit(-t)``.
 
-    Newton's method, from the side on which it is monotone: the equation is concave for ``t > 0``, else convex.
+    Newton's method, from the side on which it is monotone: the equation is concave for ``t > 0`` only.
     """
     lifted = np.where(margin > -0.5 / mu, np.maximum(margin, 0.0), np.minimum(margin + 1 / mu, 0.0))
     for _ in range(60):

@@ -15,7 +15,7 @@ from puma.perceptron.newton import Array, minimise, soft_threshold, worst_margin
 
 @dataclass(frozen=True)
 class HardMarginLoss:
-    """The augmented Lagrangian of ``margin >= 1``: ``s/2 max(1 + a/s - margin, 0)^2``, ``a`` the multiplier."""
+    """The augmented Lagrangian of ``margin >= 1``: ``s/2 max(1 + a/s - margin, 0)^2``."""
 
     multiplier: Array
     stiffness: float

@@ -1,7 +1,7 @@
 """A slow and independent way to train the logistic student, to check the fast one against.
 
-The weights are split into positive parts, ``w = a - b`` with ``a, b >= 0``, which makes the L1 norm smooth, and a
-general-purpose bounded minimiser does the rest.
+The weights are split into positive parts, ``w = a - b`` with ``a, b >= 0``, which makes the L1 norm smooth,
+and a general-purpose bounded minimiser does the rest.
 """
 
 import numpy as np

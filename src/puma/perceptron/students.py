@@ -22,8 +22,8 @@ class Logistic:
     ridge: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not self.ridge > 0:
-            raise PumaError(f"the ridge must be positive, got {self.ridge}; change --ridge.")
+        if not 1e-12 <= self.ridge <= 1e3:
+            raise PumaError(f"the ridge must be within 1e-12 and 1e3, got {self.ridge}; change --ridge.")
 
 
 @dataclass(frozen=True)

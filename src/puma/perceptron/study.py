@@ -101,17 +101,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a figure. ``error`` shows the lines, ``gain`` how much lower they are than without attack."""
+    """A part of a figure. ``error`` shows the lines, ``ratio`` them over the same without attack."""
 
     title: str
     series: tuple[Series, ...]
-    kind: Literal["error", "gain"] = "error"
+    kind: Literal["error", "ratio"] = "error"
 
     def needed(self) -> Iterator[Series]:
-        """Yield the lines that must be computed: those shown, and for gains those they are compared with."""
+        """Yield the lines that must be computed: those shown, and for ratios those without attack."""
         for line in self.series:
             yield line
-            if self.kind == "gain":
+            if self.kind == "ratio":
                 yield without_attack(line)
 
 
@@ -152,7 +152,7 @@ def _figure(name: FigureName, study: Study, student: Student, suffix: str) -> Fi
             ("dense", "dense teacher"),
         )
         gains = tuple(
-            Panel(title, tuple(Series(Pruning(), eps, teacher, student) for eps in _GAIN_EPS), "gain")
+            Panel(title, tuple(Series(Pruning(), eps, teacher, student) for eps in _GAIN_EPS), "ratio")
             for teacher, title in sides
         )
         return Figure(name + suffix, "What adversarial training gains without pruning", gains)

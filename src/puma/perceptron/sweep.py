@@ -48,7 +48,7 @@ def run_curves(
 
 
 def shuffled(items: Sequence[Item]) -> list[Item]:
-    """Return the items in a fixed random order: cheap and dear ones mix, so the time left is well estimated."""
+    """Return the items in a fixed random order, dear ones among cheap ones, for a fair estimate of time."""
     return random.Random(0).sample(list(items), len(items))
 
 
