@@ -90,7 +90,7 @@ def minimise(
             break
         moved = weights + length * direction
         weights = np.where(moved * signs < 0, 0.0, moved)
-        margin = worst_margin(samples, weights, eps)
+        margin = margin + length * line.change
     return Solution(weights, pull, gap, distance, step, converged)
 
 
