@@ -77,7 +77,8 @@ def fit_maxmargin(samples: Array, eps: float, *, tolerance: float = 1e-8, max_ro
             margin, best = reached, weights
         if margin >= (1 - tolerance) * bound:
             return HardMargin(best, margin, bound, separable=True, converged=True)
-        if 1 - lowest > max(0.1 * shortfall, 1e-4):
+        # stiffer when that would help: not when what is left comes from an inner search that ended early
+        if 1 - lowest > max(0.1 * shortfall, 0.0 if found.converged else 1e-4):
             stiffness *= 10
         shortfall = 1 - lowest
     return HardMargin(best, margin, bound, separable=margin > 0, converged=False)
