@@ -1,9 +1,13 @@
 """The cache and the parallel run: nothing is computed twice, and jobs do not change a bit."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from puma.errors import PumaError
@@ -122,3 +126,38 @@ def test_curves_are_cached_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_jobs_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(PumaError, match="at least 1, got 0"):
         run_points(some_points(), Cache(tmp_path / "points.jsonl"), jobs=0, progress=False)
+
+
+def test_a_killed_run_leaves_its_results_and_no_workers(tmp_path: Path) -> None:
+    words = ["--figures", "eps0", "--keeps", "0.5", "--seeds", "40", "--alphas", "4", "8", "--jobs", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "puma",
+        "perceptron",
+        "--dimension",
+        "60",
+        "--out",
+        str(tmp_path),
+        *words,
+    ]
+    path = tmp_path / "points.jsonl"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        while not path.exists() and running.poll() is None:
+            time.sleep(0.02)
+        workers = psutil.Process(running.pid).children(recursive=True)
+        running.kill()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert workers
+    assert alive == []
+    known = Cache(path)
+    points = [
+        Point(Task(alpha, pruning, 60), Logistic(), 0.0, seed)
+        for alpha in (4.0, 8.0)
+        for pruning in (Pruning(), Pruning("pe", 0.5), Pruning("pd", 0.5))
+        for seed in range(40)
+    ]
+    found = [point for point in points if known.get(point.key) is not None]
+    assert 32 <= len(found) < len(points)
+    first = found[0]
+    assert run_points([first], known, progress=False)[first] == compute([first])[0]

@@ -97,7 +97,10 @@ def print_claims(claims: list[Claim]) -> None:
         statement = claim.statement if claim.statement != previous else ""
         previous = claim.statement
         table.add_row(claim.number, statement, claim.quantity, value, claim.criterion, claim.verdict)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
     missing = sum(claim.verdict == "not measured" for claim in claims)
     if missing:
         print(f"{missing} rows were not measured: this study has other figures, alphas or keeps.")

@@ -9,7 +9,6 @@ from puma.perceptron.cache import Cache
 from puma.perceptron.claims import Claim, judge, markdown
 from puma.perceptron.curves import CurveKey
 from puma.perceptron.evidence import Evidence
-from puma.perceptron.figures import draw
 from puma.perceptron.points import Point
 from puma.perceptron.results import Results, write_results
 from puma.perceptron.study import Figure, Series, Study, figures_of
@@ -45,6 +44,9 @@ def compute_study(study: Study, cache: Cache, *, jobs: int = 1, progress: bool =
 
 def run_study(study: Study, folder: Path, *, jobs: int = 1, progress: bool = True) -> Report:
     """Compute a study and write ``results.parquet``, ``theory.parquet``, figures, claims and settings."""
+    # here, not above: workers import this module too and draw nothing
+    from puma.perceptron.figures import draw
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(asdict(study), indent=2) + "\n")
     results = compute_study(study, Cache(folder / "points.jsonl"), jobs=jobs, progress=progress)

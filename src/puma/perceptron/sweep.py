@@ -1,7 +1,9 @@
 """Compute many results on several cores, with a cache; the same numbers for any number of jobs."""
 
 import multiprocessing
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -89,7 +91,7 @@ def answers(
             yield ((item, function(item)) for item in work)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(work)), context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(min(jobs, len(work)), context, initializer=_begin_worker) as pool:
         futures = {pool.submit(function, item): item for item in work}
         try:
             yield ((futures[done], done.result()) for done in as_completed(futures))
@@ -98,8 +100,17 @@ def answers(
             raise
 
 
-def _one_thread() -> None:
+def _begin_worker() -> None:
     threadpool_limits(limits=1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Leave no worker behind when the parent is killed and cannot say goodbye."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _point_records(group: list[Point], outcomes: list[Outcome]) -> dict[str, Record]:
