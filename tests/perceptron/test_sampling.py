@@ -104,6 +104,8 @@ def test_overlap_of_known_angles() -> None:
         (lambda: Pruning("none", 0.5), "keeps everything"),
         (lambda: Pruning("both", 0.5), "unknown pruning strategy 'both'"),  # type: ignore[arg-type]
         (lambda: Task(0.0), "at least one sample, got 0.0"),
+        (lambda: Task(float("inf")), "at least one sample, got inf"),
+        (lambda: Task(1.0, Pruning("pe", 1e-9)), "pool of 200,000,000,000 samples is too large"),
         (lambda: Task(1.0, dimension=1), "at least 2, got 1"),
         (lambda: Probe(120.0), "0 to 90 degrees, got 120.0"),
         (lambda: draw_lesson(Task(1.0, Pruning("pe", 0.5, True)), 5.0, 0), "smaller eps"),

@@ -15,6 +15,7 @@ from puma.perceptron.newton import Array
 from puma.perceptron.pruning import Pruning, kept_samples
 from puma.perceptron.teacher import TeacherKind, make_teacher
 
+_LARGEST_POOL = 200_000_000
 # independent random streams of one seed
 _TEACHER, _POOL, _NOISE, _PROBE = range(4)
 
@@ -48,10 +49,15 @@ class Task:
     def __post_init__(self) -> None:
         if self.dimension < 2:
             raise PumaError(f"the dimension must be at least 2, got {self.dimension}; change --dimension.")
-        if not (self.alpha > 0 and self.count >= 1):
+        if not (0 < self.alpha < np.inf and self.count >= 1):
             raise PumaError(
                 f"alpha must give at least one sample, got {self.alpha} at dimension {self.dimension}; "
                 "change --alphas."
+            )
+        if self.count / self.pruning.keep > _LARGEST_POOL:
+            raise PumaError(
+                f"a pool of {self.count / self.pruning.keep:,.0f} samples is too large, at most "
+                f"{_LARGEST_POOL:,} fit; choose larger --keeps or smaller --alphas."
             )
 
     @property
