@@ -15,9 +15,15 @@ from puma.perceptron import sweep
 from puma.perceptron.cache import Cache
 from puma.perceptron.curves import Curve
 from puma.perceptron.run import compute_study, needed_curves, needed_points, run_study
-from puma.perceptron.study import FIGURES, PAPER_FIGURES, Study, figures_of
+from puma.perceptron.study import PAPER_FIGURES, Study, figures_of
 
-SMALL = Study(alphas=(0.5, 2.0), keeps=(1.0, 0.1), seeds=2, dimension=24)
+SMALL = Study(
+    figures=("eps0.01", "filtered", "gain", "crossover"),
+    alphas=(0.5, 2.0),
+    keeps=(1.0, 0.1),
+    seeds=2,
+    dimension=24,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +36,7 @@ def _simple_curves(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_writes_all_its_files(tmp_path: Path) -> None:
     report = run_study(SMALL, tmp_path, progress=False)
     names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    drawn = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    drawn = {f"figures/{name}.{kind}" for name in SMALL.figures for kind in ("png", "svg")}
     tables = {"results.parquet", "theory.parquet", "claims.md", "claims.json", "config.json", "points.jsonl"}
     assert names == drawn | tables
     table = pq.read_table(tmp_path / "results.parquet")
