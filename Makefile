@@ -7,10 +7,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit bench docs clean
+.PHONY: help setup demo test lint format types layers unit perceptron bench docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "PUMA needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 2; }
@@ -52,6 +52,9 @@ layers: setup  ## import-linter: the layout is the architecture
 unit: setup  ## pytest
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+perceptron: setup  ## the perceptron study at full size; fails unless its nine checks hold
+	$(ONE_THREAD) $(BIN)/puma perceptron --out perceptron-output --check
+
 bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks
 
@@ -59,4 +62,4 @@ docs: .venv/ready-docs  ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict
 
 clean:  ## remove what the targets above created
-	rm -rf .venv site demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site demo-output perceptron-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

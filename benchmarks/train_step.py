@@ -39,7 +39,7 @@ def compare(name: str, count: int, rounds: int, policy: BatchNormMode) -> None:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(256, size=(count, 32, 32, 3)).astype(np.uint8)).permute(0, 3, 1, 2)
     labels = torch.from_numpy(rng.integers(10, size=count))
-    batch = StepBatch(1, pixels, labels, torch.full((count,), EPS), np.arange(count))
+    batch = StepBatch(1, pixels, labels, torch.full((count,), EPS), np.arange(count), count)
     attack = AttackConfig(eps=EPS, step_size=STEP, steps=STEPS, batchnorm=policy)
     config = replace(TrainConfig(model=name, batch_size=count), attack=attack)
     ranks = Ranks(0, 1, torch.device("cpu"))

@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
     "curves": ("puma.cli.curves:curves", "training curves of several runs in one picture"),
     "iterate": ("puma.cli.iterate:iterate", "train, measure margins, plan, train again"),
+    "perceptron": (
+        "puma.cli.perceptron:perceptron",
+        "why pruning fails or works: theory and numbers in a minute",
+    ),
     "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
 }
 

@@ -1,0 +1,55 @@
+"""The perceptron study: the fast solver beside a slow reference, and the time of the four figures."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from puma.perceptron.logistic import fit_logistic
+from puma.perceptron.overlap import overlap
+from puma.perceptron.pruning import Pruning
+from puma.perceptron.reference import fit_logistic_slowly
+from puma.perceptron.run import run_study
+from puma.perceptron.sampling import Task, draw_lesson
+from puma.perceptron.study import PAPER_FIGURES, Study
+
+ALPHAS = (0.5, 2.0, 8.0, 16.0)
+PRUNINGS = (Pruning(), Pruning("pe", 0.1), Pruning("pd", 0.1))
+
+
+def main() -> None:
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    compare()
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        jobs = os.cpu_count() or 1
+        run_study(Study(figures=PAPER_FIGURES), Path(folder), jobs=jobs, progress=False)
+        took = time.perf_counter() - begun
+        print(f"four figures, 5720 students, 52 theory curves, {jobs} jobs: {took:.0f} s")
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+def compare() -> None:
+    print("seconds of processor time per student, and the largest relative difference of the error")
+    for alpha in ALPHAS:
+        times = np.zeros(2)
+        differences = []
+        for pruning in PRUNINGS:
+            for eps in (0.0, 0.001, 0.01):
+                lesson = draw_lesson(Task(alpha, pruning), eps, seed=0)
+                begun = time.process_time()
+                fast = fit_logistic(lesson.samples, eps)
+                middle = time.process_time()
+                slow = fit_logistic_slowly(lesson.samples, eps)
+                times += (middle - begun, time.process_time() - middle)
+                ours, theirs = (overlap(weights, lesson.teacher).error for weights in (fast.weights, slow))
+                differences.append(abs(ours / theirs - 1))
+        fast_time, slow_time = times / (3 * len(PRUNINGS))
+        worst = max(differences)
+        print(f"alpha {alpha:>4}: {fast_time:.4f} fast, {slow_time:.4f} slow, difference {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()
