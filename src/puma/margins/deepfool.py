@@ -23,7 +23,10 @@ from puma.margins.status import Status
 from puma.margins.stream import DROPPED, Method, Stage
 
 STEP, LOOK = 0, 1
-FEW_PIXELS = 64  # in so few dimensions searches end in local minima often, and restarts cost little
+FEW_PIXELS, FEW_PIXELS_RESTARTS = (
+    64,
+    12,
+)  # in so few dimensions searches end in local minima often, and restarts cost little
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,12 @@ class Search:
     lead: float = 1.08
     tolerance: float = 1e-3
     restarts: int = 0
-    surprise: float = 1.3
+    surprise: float = 1.5
     restart_steps: int = 8
 
 
 DEEPFOOL = Search()
-TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=6)
+TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=2)
 
 
 def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
@@ -58,7 +61,7 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
         finish = Finish(tolerance=config.tolerance, reach=min(cap, widest), beyond_reach=Status.CAPPED)
     candidates = min(config.candidates, len(ranks) - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
-        config = replace(config, restarts=2 * config.restarts, surprise=1.0, restart_steps=config.steps)
+        config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
     last: Callable[[Rows], Rows] = partial(look, network=network, box=box, config=finish)
     if config.restarts:
         last = restarting(
@@ -112,7 +115,7 @@ def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, confi
     stepped = rows.change(
         step=rows.step + 1,
         pattern=torch.where(usable, pattern, rows.pattern),
-        memory=memory,
+        memory=torch.where(usable, memory, rows.memory) if config.momentum else memory,
         radius=torch.where(usable[:, 0], radius, rows.radius).clamp(max=reach),
         slope=slope,
         looks=torch.zeros_like(rows.looks),
