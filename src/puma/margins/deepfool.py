@@ -23,28 +23,26 @@ from puma.margins.status import Status
 from puma.margins.stream import DROPPED, Method, Stage
 
 STEP, LOOK = 0, 1
-FEW_PIXELS, FEW_PIXELS_RESTARTS = (
-    64,
-    12,
-)  # in so few dimensions searches end in local minima often, and restarts cost little
+# in so few dimensions searches often end in local minima, and restarts cost little
+FEW_PIXELS, FEW_PIXELS_RESTARTS = 64, 12
 
 
 @dataclass(frozen=True)
 class Search:
-    """How hard to search. ``steps`` counts gradients of the rival that is followed, the first one included."""
+    """How hard to search. Steps count gradients of the rival that is followed, the first one included."""
 
-    candidates: int = 2
+    candidates: int = 2  # rivals that get a first gradient
     steps: int = 3
-    wrong_steps: int = 6
-    retry_steps: int = 5
-    temperature: float = 1.0
+    wrong_steps: int = 6  # a wrong sample has to overtake several rivals, which takes longer
+    retry_steps: int = 5  # when the ray did not cross where it should have
+    temperature: float = 1.0  # of the blend of rivals ahead of a wrong sample, in units of its gap; cools as 1 / step
     momentum: float = 0.0
-    race: float = 1.0
-    race_steps: int = 3
+    race: float = 1.0  # rivals within this factor of the nearest are followed side by side ...
+    race_steps: int = 3  # ... for so many steps, and then only those within the factor
     lead: float = 1.08
-    tolerance: float = 1e-3
+    tolerance: float = 1e-3  # of the distance, relative
     restarts: int = 0
-    surprise: float = 1.5
+    surprise: float = 1.5  # see Restart
     restart_steps: int = 8
 
 
