@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
 
-MethodName = Literal["deepfool", "tight", "fast", "deepfool-classic"]
+MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic"]
 NormName = Literal["linf", "l2"]
 Number = Annotated[str, arg(metavar="NUMBER")]
 

@@ -36,7 +36,7 @@ def measure_margins(
         model: any module that takes ``images`` and gives logits; it comes back as it was.
         images: (n, ...) floats within ``bounds``.
         labels: (n,) int64.
-        method: ``deepfool``, ``tight``, ``fast`` or ``deepfool-classic``.
+        method: ``deepfool``, ``tight``, ``fast``, ``fast-ce`` or ``deepfool-classic``.
         norm: ``linf`` or ``l2``.
         bounds: the pixel box; the search never leaves it.
         batch_size: samples that go through the model together.

@@ -23,30 +23,31 @@ from puma.margins.status import Status
 from puma.margins.stream import DROPPED, Method, Stage
 
 STEP, LOOK = 0, 1
-FEW_PIXELS = 64  # in so few dimensions searches end in local minima often, and restarts cost little
+# in so few dimensions searches often end in local minima, and restarts cost little
+FEW_PIXELS, FEW_PIXELS_RESTARTS = 64, 12
 
 
 @dataclass(frozen=True)
 class Search:
-    """How hard to search. ``steps`` counts gradients of the rival that is followed, the first one included."""
+    """How hard to search. Steps count gradients of the rival that is followed, the first one included."""
 
-    candidates: int = 2
+    candidates: int = 2  # rivals that get a first gradient
     steps: int = 3
-    wrong_steps: int = 6
-    retry_steps: int = 5
-    temperature: float = 1.0
+    wrong_steps: int = 6  # a wrong sample has to overtake several rivals, which takes longer
+    retry_steps: int = 5  # when the ray did not cross where it should have
+    temperature: float = 1.0  # of the blend of rivals ahead of a wrong sample, in units of its gap; cools as 1 / step
     momentum: float = 0.0
-    race: float = 1.0
-    race_steps: int = 3
+    race: float = 1.0  # rivals within this factor of the nearest are followed side by side ...
+    race_steps: int = 3  # ... for so many steps, and then only those within the factor
     lead: float = 1.08
-    tolerance: float = 1e-3
+    tolerance: float = 1e-3  # of the distance, relative
     restarts: int = 0
-    surprise: float = 1.3
+    surprise: float = 1.5  # see Restart
     restart_steps: int = 8
 
 
 DEEPFOOL = Search()
-TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=6)
+TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=2)
 
 
 def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
@@ -58,7 +59,7 @@ def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float |
         finish = Finish(tolerance=config.tolerance, reach=min(cap, widest), beyond_reach=Status.CAPPED)
     candidates = min(config.candidates, len(ranks) - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
-        config = replace(config, restarts=2 * config.restarts, surprise=1.0, restart_steps=config.steps)
+        config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
     last: Callable[[Rows], Rows] = partial(look, network=network, box=box, config=finish)
     if config.restarts:
         last = restarting(
@@ -112,7 +113,7 @@ def step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, confi
     stepped = rows.change(
         step=rows.step + 1,
         pattern=torch.where(usable, pattern, rows.pattern),
-        memory=memory,
+        memory=torch.where(usable, memory, rows.memory) if config.momentum else memory,
         radius=torch.where(usable[:, 0], radius, rows.radius).clamp(max=reach),
         slope=slope,
         looks=torch.zeros_like(rows.looks),

@@ -34,6 +34,7 @@ class Fast:
 
 
 FAST = Fast()
+FAST_CE = Fast(loss="ce")
 
 
 def fast(network: Network, norm: Norm, box: Box, cap: float | None, config: Fast) -> Method:

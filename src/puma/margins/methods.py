@@ -9,7 +9,7 @@ from torch import Tensor
 from puma.errors import unknown_name
 from puma.margins.classic import CLASSIC, classic
 from puma.margins.deepfool import DEEPFOOL, TIGHT, Search, deepfool
-from puma.margins.fast import FAST, fast
+from puma.margins.fast import FAST, FAST_CE, Fast, fast
 from puma.margins.geometry import Box, Norm
 from puma.margins.network import Network
 from puma.margins.rivals import pair_norms
@@ -45,8 +45,8 @@ def _engine(config: Search) -> Callable[[Setting], Method]:
     return assemble
 
 
-def _fast(setting: Setting) -> Method:
-    return fast(setting.network, setting.norm, setting.box, setting.cap, FAST)
+def _fast(config: Fast) -> Callable[[Setting], Method]:
+    return lambda setting: fast(setting.network, setting.norm, setting.box, setting.cap, config)
 
 
 def _classic(setting: Setting) -> Method:
@@ -56,7 +56,8 @@ def _classic(setting: Setting) -> Method:
 METHODS: dict[str, Offer] = {
     "deepfool": Offer(DEEPFOOL, _engine(DEEPFOOL), "anchored DeepFool: the best for its cost"),
     "tight": Offer(TIGHT, _engine(TIGHT), "the same engine, several rivals raced: closest to exact"),
-    "fast": Offer(FAST, _fast, "Algorithm 1 of the paper, corrected"),
+    "fast": Offer(FAST, _fast(FAST), "Algorithm 1 of the paper, corrected"),
+    "fast-ce": Offer(FAST_CE, _fast(FAST_CE), "the same, walking on cross-entropy as the paper prints it"),
     "deepfool-classic": Offer(CLASSIC, _classic, "textbook DeepFool: the paper's own, slow"),
 }
 

@@ -57,8 +57,7 @@ class Tally:
     def finish(self, rows: Rows) -> Tensor:
         """Write rows down and return their boundary points."""
         crossed = rows.status == Status.CROSSED
-        radius = torch.where(crossed, rows.high, 0.0)
-        boundary = self._box.ray(rows.origin, rows.pattern, radius)
+        boundary = torch.where(crossed[:, None], self._box.ray(rows.origin, rows.pattern, rows.high), rows.origin)
         length = self._norm.length(boundary - rows.origin)
         length = torch.where(crossed, length.clamp_min(torch.finfo(torch.float32).tiny), torch.nan)
         length = length.where(rows.status != Status.NOT_CROSSED, torch.inf)

@@ -105,7 +105,7 @@ def read_rows(path: Path) -> pa.Table:
 def read_margins(path: str | Path) -> MarginTable:
     """Read a margins file."""
     described, rows = read_footer(Path(path)), read_rows(Path(path))
-    columns = {name: np.array(rows.column(name)) for name in SCHEMA.names}
+    columns = {name: rows.column(name).to_numpy().copy() for name in SCHEMA.names}
     return MarginTable(**columns, made_from=described)
 
 
