@@ -62,7 +62,7 @@ def test_bad_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[s
         capsys, *BASE[:3], "margins_test_model:not_a_model", "--out", "m.parquet"
     )
     assert "does not exist; make it first" in refused(capsys, *BASE[:5], "no/folder/m.parquet")
-    assert "--cap must be a number" in refused(capsys, *BASE, "--cap", "eight")
+    assert "expected a number such as 0.03" in refused(capsys, *BASE, "--cap", "eight")
     assert "no margins at" in refused(capsys, "margins", "show", "none.parquet")
     main(BASE)
     main([*BASE[:5], "l2.parquet", "--norm", "l2"])

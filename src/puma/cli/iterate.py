@@ -1,8 +1,6 @@
 """``puma iterate``: train, measure, plan, train again."""
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +13,7 @@ from puma.models import load_model
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.planning.show import describe
-from puma.pools import Pool
+from puma.pools import Pool, open_pools
 from puma.scores.table import open_scores
 from puma.training import TrainConfig
 from puma.training.recipes import recipe
@@ -56,9 +54,9 @@ def iterate_for(words: Sequence[str]) -> Callable[..., None]:
             recipe: the settings to begin with; every one can be changed below.
         """
         del recipe  # it has chosen the defaults of the settings
-        if rounds < 1 or not pools:
-            raise PumaError(f"give at least one pool and one round, got {len(pools)} and {rounds}.")
-        pool = reduce(add, (Pool.open(path) for path in pools))
+        if rounds < 1:
+            raise PumaError(f"give at least one round, got {rounds}.")
+        pool = open_pools(pools)
         pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
         run = first or _trained(settings, pools, out / "run-0", None)
         for turn in range(1, rounds + 1):

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,11 +12,10 @@ from puma.errors import PumaError
 
 MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic"]
 NormName = Literal["linf", "l2"]
-Number = Annotated[str, arg(metavar="NUMBER")]
 
 
 def margins(
-    pool: Positional[Path],
+    pools: Positional[tuple[Path, ...]],
     /,
     *,
     out: Annotated[Path, arg(metavar="FILE.parquet")],
@@ -26,7 +24,7 @@ def margins(
     method: MethodName = "deepfool",
     norm: NormName = "linf",
     batch_size: int = 128,
-    cap: Number | None = None,
+    cap: float | None = None,
     part_size: int = 8192,
     resume: bool = True,
     device: str = "cpu",
@@ -40,7 +38,7 @@ def margins(
     torchrun --nproc-per-node N -m puma margins ...
 
     Args:
-        pool: folder of the pool.
+        pools: folders made by puma data import; several are put together in this order.
         out: parquet file to write.
         model: built-in architecture (see: puma list) or module:function that returns a torch.nn.Module.
         weights: safetensors file or state dict for the model.
@@ -61,17 +59,17 @@ def margins(
     from puma.margins.job import model_fingerprint
     from puma.margins.methods import METHODS
     from puma.models import load_model
-    from puma.pools import Pool
+    from puma.pools import open_pools
 
-    opened = Pool.open(pool)
+    opened = open_pools(pools)
     loaded = load_model(model, opened.num_classes, weights=weights, channels=opened.image_shape[2])
     loaded = loaded.to(_device(device))
-    limit = None if cap is None else number(cap, "cap")
     if dry_run:
-        print(f"pool      {pool}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
+        names = " + ".join(map(str, pools))
+        print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
         print(f"model     {model}, fingerprint {model_fingerprint(loaded)[:16]}, on {device}")
         print(f"method    {method} {dataclasses.asdict(METHODS[method].config)}")
-        print(f"norm      {norm}, cap {limit}, batch size {batch_size}, parts of {part_size:,}")
+        print(f"norm      {norm}, cap {cap}, batch size {batch_size}, parts of {part_size:,}")
         print(f"out       {out}")
         return
     if not out.absolute().parent.is_dir():
@@ -83,7 +81,7 @@ def margins(
         method=method,
         norm=norm,
         batch_size=batch_size,
-        cap=limit,
+        cap=cap,
         part_size=part_size,
         resume=resume,
         progress=True,
@@ -98,7 +96,7 @@ def show(
     files: Positional[tuple[Path, ...]],
     /,
     *,
-    eps: Number = "8/255",
+    eps: float = 8 / 255,
     bins: int = 40,
     picture: Path | None = None,
     histogram: Path | None = None,
@@ -128,28 +126,19 @@ def show(
         raise PumaError("give at least one margins file.")
     if bins < 1:
         raise PumaError(f"bins must be at least 1, got {bins}.")
-    radius = number(eps, "eps")
     tables = {_name(path, files): read_margins(path) for path in files}
     for name, table in tables.items():
-        print(describe(summarise(table, radius), name))
+        print(describe(summarise(table, eps), name))
     drawn = histograms(tables, bins)
     linf = next(iter(tables.values())).made_from["norm"] == "linf"
     unit = 255.0 if linf else 1.0
     print(draw_in_terminal(drawn, unit))
     target = picture or files[0].with_suffix(".png")
-    draw_picture(drawn, target, eps=radius, unit=unit, label="margin x 255 (L_inf)" if linf else "margin (L2)")
+    draw_picture(drawn, target, eps=eps, unit=unit, label="margin x 255 (L_inf)" if linf else "margin (L2)")
     print(f"picture: {target}")
     if histogram is not None:
         save_histograms(drawn, histogram)
         print(f"histogram: {histogram}")
-
-
-def number(text: str, flag: str) -> float:
-    """Read a number that may be written as a fraction, such as 8/255."""
-    try:
-        return float(Fraction(text.replace(" ", "")))
-    except (ValueError, ZeroDivisionError) as error:
-        raise PumaError(f"--{flag} must be a number such as 0.03 or 8/255, got {text!r}.") from error
 
 
 def _name(path: Path, files: tuple[Path, ...]) -> str:

@@ -1,8 +1,6 @@
 """``puma plan``: decide which samples to keep and how strongly to attack each; look at plans and compare them."""
 
 import sys
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +11,7 @@ from puma.errors import PumaError
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.planning.show import balance_warnings, describe, difference, draw
-from puma.pools import Pool
+from puma.pools import Pool, open_pools
 from puma.scores.table import open_named
 
 
@@ -71,9 +69,7 @@ def plan(
     """
     if out.exists() and not (force or dry_run):
         raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
-    if not pools:
-        raise PumaError("no pool given; name at least one folder made by: puma data import.")
-    pool = reduce(add, (Pool.open(path) for path in pools))
+    pool = open_pools(pools)
     rule = strength or ("constant" if margins is None else "margin")
     made = make_plan(
         pool,
@@ -99,7 +95,7 @@ def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *,
         picture: where to write the PNG; by default beside the plan.
     """
     plan = Plan.open(path)
-    pool = reduce(add, (Pool.open(folder) for folder in pools)) if pools else None
+    pool = open_pools(pools) if pools else None
     if pool is not None:
         plan.of(pool)
     print(describe(plan, pool))

@@ -1,8 +1,6 @@
 """``puma scores``: how difficult every sample is, from training runs."""
 
 from dataclasses import replace
-from functools import reduce
-from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ from tyro.conf import Positional
 
 from puma.errors import PumaError
 from puma.models import load_model
-from puma.pools import Pool
+from puma.pools import open_pools
 from puma.scores import Scores
 from puma.scores.el2n import el2n as score_el2n
 from puma.scores.table import save_scores
@@ -60,12 +58,12 @@ def el2n(
         force: replace an existing file.
     """
     _check_free(out, force)
-    if nets < 1 or not pools:
-        raise PumaError(f"EL2N needs at least one net and one pool, got {nets} and {len(pools)}.")
+    if nets < 1:
+        raise PumaError(f"EL2N needs at least one net, got {nets}.")
     settings = replace(
         recipe_named(recipe), loss="standard", samples_seen=samples_seen, held_out=0, evaluate_every=0, select="last"
     )
-    pool = reduce(add, (Pool.open(path) for path in pools))
+    pool = open_pools(pools)
     folders = [runs / f"net-{seed + index}" for index in range(nets)]
     for index, folder in enumerate(folders):
         begun = replace(settings, seed=seed + index)

@@ -1,8 +1,8 @@
 """What is trained on: memory-mapped images with labels, origin and stable ids."""
 
 from puma.pools.augment import crop_and_flip, shift_and_mirror
-from puma.pools.pool import Batch, Pool, to_unit
+from puma.pools.pool import Batch, Pool, open_pools, to_unit
 from puma.pools.sampler import MixedSampler
 from puma.pools.store import Origin
 
-__all__ = ["Batch", "MixedSampler", "Origin", "Pool", "crop_and_flip", "shift_and_mirror", "to_unit"]
+__all__ = ["Batch", "MixedSampler", "Origin", "Pool", "crop_and_flip", "open_pools", "shift_and_mirror", "to_unit"]

@@ -7,7 +7,8 @@ rest, so fifty million images cost no more memory than fifty; subsets and concat
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,10 @@ class Pool:
     def positions_of(self, origin: Origin) -> Rows:
         """Positions of the samples of one origin."""
         return np.flatnonzero(self.origin == origin)
+
+
+def open_pools(paths: Sequence[str | Path]) -> Pool:
+    """Open several folders as one pool, in this order."""
+    if not paths:
+        raise PumaError("no pool given; name at least one folder made by: puma data import.")
+    return reduce(add, (Pool.open(path) for path in paths))

@@ -4,8 +4,6 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from puma.errors import PumaError
 from puma.models import build
 from puma.models.source import load_model
 from puma.planning import Plan, wiped_out
-from puma.pools import MixedSampler, Origin, Pool
+from puma.pools import MixedSampler, Origin, Pool, open_pools
 from puma.training.checkpoint import Progress, load_newest
 from puma.training.config import TrainConfig, check, differences
 from puma.training.distributed import Ranks, joined, restart_count
@@ -115,9 +113,7 @@ def _restore(parts: Parts, folder: RunFolder) -> Progress:
 
 def gather(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | None) -> Samples:
     """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
-    if not pools:
-        raise PumaError("no pool given; name at least one folder made by: puma data import.")
-    whole = reduce(add, (Pool.open(path) for path in pools))
+    whole = open_pools(pools)
     keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
     warnings: tuple[str, ...] = ()
     if plan is not None:
