@@ -19,11 +19,10 @@ def write_run(folder: Path, **quantities: float) -> Path:
 def test_a_panel_for_each_quantity_that_is_there(tmp_path: Path, puma: Run) -> None:
     plain = write_run(tmp_path / "plain", loss=1.0, clean_accuracy=0.5)
     online = write_run(
-        tmp_path / "online", loss=1.0, online_pruned_share=0.2, online_strength_q10=-0.1, online_strength_q50=0.0,
-        online_strength_q90=0.1,
+        tmp_path / "online", loss=1.0, online_pruned_share=0.2, online_negative_share=0.1,
     )  # fmt: skip
     shown = draw_curves([plain, online], tmp_path / "curves.png")
-    assert shown == ["clean_accuracy", "loss", "online_pruned_share", "online_strength_q50"]
+    assert shown == ["clean_accuracy", "loss", "online_pruned_share", "online_negative_share"]
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.size[0] > 1000
     code, said, _ = puma("curves", str(plain), "--out", str(tmp_path / "one.svg"))

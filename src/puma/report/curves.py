@@ -16,9 +16,9 @@ _PANELS = {
     "attacked_accuracy": "accuracy on attacked batches",
     "loss": "loss",
     "online_pruned_share": "pruned share (online)",
-    "online_strength_q50": "strength, 10 / 50 / 90 % (online)",
+    "online_strength_mean": "mean strength (online)",
+    "online_negative_share": "share of negative strengths (online)",
 }
-_SPREAD = ("online_strength_q10", "online_strength_q90")
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -54,9 +54,6 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
             samples = [line["samples"] / 1000 for line in points]
             colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
             panel.plot(samples, [line[name] for line in points], style, color=colour, label=run)
-            if name == "online_strength_q50":
-                low, high = ([line[edge] for line in points] for edge in _SPREAD)
-                panel.fill_between(samples, low, high, color=colour, alpha=0.15, linewidth=0)
         panel.set(title=_PANELS[name], xlabel="thousand samples seen")
         panel.grid(alpha=0.3)
     for panel in axes[len(shown) :]:

@@ -63,6 +63,7 @@ def online_line(steps: list[OnlineStep]) -> dict[str, float]:
     return {
         "online_pruned_share": sum(step.pruned_share for step in steps) / len(steps),
         "online_threshold": steps[-1].threshold,
+        "online_strength_mean": float(strength.mean()) if len(strength) else 0.0,
         "online_strength_q10": low,
         "online_strength_q50": middle,
         "online_strength_q90": high,
