@@ -13,9 +13,11 @@ from puma.errors import PumaError
 from puma.training import TrainConfig
 from puma.training.config import check
 from puma.training.inner_attack import InnerAttack
+from puma.training.loop import online_line
 from puma.training.online import OnlineConfig, followed, pick, right_at, segment_point, segment_strength
 from puma.training.online_step import Candidates, choose_early, choose_late
 from puma.training.run import resume, train
+from puma.training.step import OnlineStep
 
 from .test_run import Killed, die_after, same_files
 
@@ -149,6 +151,12 @@ def test_an_online_run_resumes_exactly(
             train(online, [pool_folder], tmp_path / "run", show=False)
     resume(tmp_path / "run", show=False)
     assert same_files(whole / "model.safetensors", tmp_path / "run" / "model.safetensors")
+
+
+def test_a_line_of_metrics_where_everything_was_pruned() -> None:
+    line = online_line([OnlineStep(1.0, 0.3, torch.empty(0))])
+    assert line == {"online_pruned_share": 1.0, "online_threshold": 0.3}
+    assert online_line([]) == {}
 
 
 def test_a_batch_that_is_pruned_whole_changes_only_by_decay(

@@ -59,11 +59,15 @@ def online_line(steps: list[OnlineStep]) -> dict[str, float]:
     if not steps:
         return {}
     strength = torch.cat([step.strength for step in steps]).float()
-    low, middle, high = (float(torch.quantile(strength, share)) for share in (0.1, 0.5, 0.9))
-    return {
+    line = {
         "online_pruned_share": sum(step.pruned_share for step in steps) / len(steps),
         "online_threshold": steps[-1].threshold,
-        "online_strength_mean": float(strength.mean()) if len(strength) else 0.0,
+    }
+    if not len(strength):  # everything was pruned
+        return line
+    low, middle, high = (float(torch.quantile(strength, share)) for share in (0.1, 0.5, 0.9))
+    return line | {
+        "online_strength_mean": float(strength.mean()),
         "online_strength_q10": low,
         "online_strength_q50": middle,
         "online_strength_q90": high,
