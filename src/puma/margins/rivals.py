@@ -14,7 +14,7 @@ from puma.margins.network import Network, gradient
 
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
 # beyond these, rivals are ranked by their gaps alone
-_MOST_CLASSES = 2048
+_MOST_CLASSES = 256
 _LARGEST_JACOBIAN = 2**26
 _ROWS = 128
 
