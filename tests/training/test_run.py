@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import signal
@@ -388,3 +389,30 @@ def test_configs_that_cannot_run_are_told(
         pytest.skip("this machine has a GPU")
     with pytest.raises(PumaError, match=sentence):
         train(change(config), [pool_folder], tmp_path / "run", show=False)
+
+
+def test_a_compiled_run_ends_with_the_same_weights(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_model = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="eager"))
+    run = train(replace(config, compute=ComputeConfig(compile=True)), [pool_folder], tmp_path / "compiled", show=False)
+    compiled, plain = load_file(run / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert compiled.keys() == plain.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(compiled[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_memory_stays_flat(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
+    alive: list[int] = []
+
+    def counted(parts: Parts, batch: StepBatch, settings: TrainConfig) -> StepResult:
+        result = train_step(parts, batch, settings)
+        gc.collect()
+        alive.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", counted)
+        train(replace(config, samples_seen=16 * 12, log_every=2), [pool_folder], tmp_path / "run", show=False)
+    assert max(alive[4:]) <= max(alive[2:6])
