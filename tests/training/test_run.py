@@ -284,7 +284,7 @@ def first_step(tmp_path: Path, pool_folder: Path, config: TrainConfig, name: str
     return load_file(checkpoints(run / "checkpoint")[0])
 
 
-def without_batchnorm() -> torch.nn.Module:
+def without_batchnorm() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.SiLU(), torch.nn.Linear(16, 10))
 
 
@@ -298,6 +298,15 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
     in_parts = first_step(tmp_path, pool_folder, replace(config, compute=ComputeConfig(accumulate=4)), "four")
     for name, tensor in at_once.items():
         torch.testing.assert_close(in_parts[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+def test_a_net_for_other_classes_is_told(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("puma.training.run.build", lambda *_, **__: without_batchnorm()[:2])
+    with pytest.raises(PumaError, match=r"gives logits \(1, 16\) for a pool of 10 classes"):
+        train(config, [pool_folder], tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -373,6 +382,7 @@ def test_the_global_generator_and_thread_count_are_left_alone(
         (lambda config: replace(config, batch_size=0), "batch_size must be positive"),
         (lambda config: replace(config, held_out=96), "held_out must be below"),
         (lambda config: replace(config, model="resnet81"), "unknown model"),
+        (lambda config: replace(config, model="resnet4b"), r"'resnet4b' cannot take images of \(8, 8, 1\)"),
         (lambda config: replace(config, compute=ComputeConfig(device="cuda")), "sees no GPU"),
         (lambda config: replace(config, compute=ComputeConfig(device="gpu")), "unknown device 'gpu'"),
         (lambda config: replace(config, compute=ComputeConfig(sync_batchnorm=True)), "needs a GPU"),
