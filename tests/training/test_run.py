@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import signal
@@ -284,7 +285,7 @@ def first_step(tmp_path: Path, pool_folder: Path, config: TrainConfig, name: str
     return load_file(checkpoints(run / "checkpoint")[0])
 
 
-def without_batchnorm() -> torch.nn.Module:
+def without_batchnorm() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.SiLU(), torch.nn.Linear(16, 10))
 
 
@@ -298,6 +299,15 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
     in_parts = first_step(tmp_path, pool_folder, replace(config, compute=ComputeConfig(accumulate=4)), "four")
     for name, tensor in at_once.items():
         torch.testing.assert_close(in_parts[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+def test_a_net_for_other_classes_is_told(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("puma.training.run.build", lambda *_, **__: without_batchnorm()[:2])
+    with pytest.raises(PumaError, match=r"gives logits \(1, 16\) for a pool of 10 classes"):
+        train(config, [pool_folder], tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -373,6 +383,7 @@ def test_the_global_generator_and_thread_count_are_left_alone(
         (lambda config: replace(config, batch_size=0), "batch_size must be positive"),
         (lambda config: replace(config, held_out=96), "held_out must be below"),
         (lambda config: replace(config, model="resnet81"), "unknown model"),
+        (lambda config: replace(config, model="resnet4b"), r"'resnet4b' cannot take images of \(8, 8, 1\)"),
         (lambda config: replace(config, compute=ComputeConfig(device="cuda")), "sees no GPU"),
         (lambda config: replace(config, compute=ComputeConfig(device="gpu")), "unknown device 'gpu'"),
         (lambda config: replace(config, compute=ComputeConfig(sync_batchnorm=True)), "needs a GPU"),
@@ -389,3 +400,30 @@ def test_configs_that_cannot_run_are_told(
         pytest.skip("this machine has a GPU")
     with pytest.raises(PumaError, match=sentence):
         train(change(config), [pool_folder], tmp_path / "run", show=False)
+
+
+def test_a_compiled_run_ends_with_the_same_weights(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_model = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="eager"))
+    run = train(replace(config, compute=ComputeConfig(compile=True)), [pool_folder], tmp_path / "compiled", show=False)
+    compiled, plain = load_file(run / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert compiled.keys() == plain.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(compiled[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_memory_stays_flat(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
+    alive: list[int] = []
+
+    def counted(parts: Parts, batch: StepBatch, settings: TrainConfig) -> StepResult:
+        result = train_step(parts, batch, settings)
+        gc.collect()
+        alive.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", counted)
+        train(replace(config, samples_seen=16 * 12, log_every=2), [pool_folder], tmp_path / "run", show=False)
+    assert max(alive[4:]) <= max(alive[2:6])

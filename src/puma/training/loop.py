@@ -1,7 +1,6 @@
 """The training loop: steps, and between them lines of metrics, evaluations and checkpoints."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,8 +19,6 @@ from puma.training.held_out import evaluate_held_out
 from puma.training.run_folder import RunFolder
 from puma.training.scalars import Scalars
 from puma.training.step import OnlineStep, Parts, StepResult, train_step
-
-Tell = Callable[[str], None]
 
 
 @dataclass

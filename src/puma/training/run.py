@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.models import build
+from puma.models import build, frozen
 from puma.models.source import load_model
 from puma.planning import Plan, wiped_out
-from puma.pools import MixedSampler, Origin, Pool, open_pools
+from puma.pools import MixedSampler, Origin, Pool, open_pools, to_unit
 from puma.training.checkpoint import Progress, load_newest
 from puma.training.config import TrainConfig, check, differences
 from puma.training.distributed import Ranks, joined, restart_count
@@ -81,7 +81,21 @@ def resume(out: str | Path, asked: TrainConfig | None = None, *, show: bool = Tr
 def prepare(config: TrainConfig, samples: Samples, ranks: Ranks) -> tuple[Source, Parts]:
     """Build the data path, and the model with what is around it."""
     source = make_source(config, samples, ranks)
-    return source, make_parts(make_model(config, samples.inputs), config, ranks)
+    model = make_model(config, samples.inputs)
+    check_fit(model, config.model, samples.train)
+    return source, make_parts(model, config, ranks)
+
+
+def check_fit(model: nn.Module, name: str, pool: Pool) -> None:
+    """Pass one image through the model, so that a net for other images or classes is told before training."""
+    image = to_unit(pool.batch([0]).images)
+    try:
+        with frozen(model), torch.no_grad():
+            logits: Tensor = model(image)
+    except RuntimeError as error:
+        raise PumaError(f"model {name!r} cannot take images of {pool.image_shape} ({error}).") from error
+    if logits.shape != (1, pool.num_classes):
+        raise PumaError(f"model {name!r} gives logits {tuple(logits.shape)} for a pool of {pool.num_classes} classes.")
 
 
 def _run(config: TrainConfig, samples: Samples, source: Source, parts: Parts, folder: RunFolder, *, show: bool) -> Path:
@@ -145,6 +159,9 @@ def make_source(config: TrainConfig, samples: Samples, ranks: Ranks) -> Source:
     """Build the data path of one process."""
     pool = samples.train
     drawn = config.online.candidates(config.batch_size, ranks.count)
+    share = config.batch_size // ranks.count
+    if share % config.compute.accumulate:
+        raise PumaError(f"compute.accumulate must divide a process's share of the batch, {share}.")
     sampler = MixedSampler(
         real=pool.positions_of(Origin.REAL),
         generated=pool.positions_of(Origin.GENERATED),
