@@ -115,7 +115,7 @@ def describe(config: TrainConfig, cost: Estimate) -> str:
         f"passes       {cost.forwards} forward and {cost.backwards} backward per sample, {passes:.3g} in all",
         f"memory       about {cost.memory_bytes / 2**30:.2f} GiB in one process, pool not counted",
         f"time         about {cost.hours(samples):.3g} hours on one {cost.device}, "
-        f"{1 / max(cost.seconds_per_sample, 1e-12):,.0f} samples/s in a short trial",
+        f"{1 / max(cost.seconds_per_sample, 1e-12):,.3g} samples/s in a short trial",
     ]
     if config.attack.budget:
         lines.append("             (without what the attack budget saves, which depends on the plan)")

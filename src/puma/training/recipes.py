@@ -36,7 +36,7 @@ _WANG2023 = TrainConfig(
 
 RECIPES: dict[str, tuple[str, TrainConfig]] = {
     "small-digits": (
-        "8 px digits on a CPU: about 20 seconds",
+        "8 px digits on a CPU: about a minute",
         TrainConfig(
             model="small-8px",
             samples_seen=40_000,
