@@ -29,6 +29,12 @@ def test_rounds_leave_every_artefact_and_a_second_call_finds_them(
     monkeypatch.setattr(training_run, "train", never)
     assert puma(*command)[0] == 0
     assert (tmp_path / "it" / "run-2" / "model.safetensors").is_file()
+    code, _, err = puma(*command, "--prune-easy", "0.3")
+    assert (code, "plan-1.parquet was made with other settings" in err) == (2, True)
+    code, _, err = puma(*command, "--prune-easy", "1.5")
+    assert (code, "fractions must lie in" in err) == (2, True)
+    code, _, err = puma("iterate", str(tmp_path / "digits/test"), *command[2:])
+    assert (code, "was begun with another pool or plan" in err) == (2, True)
     code, _, err = puma(*command, "--seed", "7")
     assert code == 2
     assert "was begun with other settings (seed: 0 in the run, 7 asked)" in err

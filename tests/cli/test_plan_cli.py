@@ -53,7 +53,14 @@ def test_a_lopsided_plan_warns(folder: Path, puma: Run) -> None:
     pool = Pool.open(folder / "pool")
     margin = np.where(pool.labels == 2, 1.0, 0.0).astype(np.float32)
     Scores("margin", pool.sample_id, margin, pool.fingerprint).save(folder / "lopsided.parquet")
-    command = ["plan", str(folder / "pool"), "--margins", str(folder / "lopsided.parquet"), "--out", str(folder / "p")]
+    command = [
+        "plan",
+        str(folder / "pool"),
+        "--margins",
+        str(folder / "lopsided.parquet"),
+        "--out",
+        str(folder / "p.parquet"),
+    ]
     code, _, err = puma(*command, "--prune-easy", "0.25")
     assert code == 0
     assert "warning: no sample of class2 is kept" in err
@@ -70,6 +77,6 @@ def test_numbers_as_people_type_them() -> None:
 
 
 def test_a_number_that_is_none_is_one_sentence(folder: Path, puma: Run) -> None:
-    code, _, err = puma("plan", str(folder / "pool"), "--eps", "eight", "--out", str(folder / "p"))
+    code, _, err = puma("plan", str(folder / "pool"), "--eps", "eight", "--out", str(folder / "p.parquet"))
     assert code == 2
     assert "expected a number such as 0.03 or 8/255, got 'eight'" in " ".join(err.split())

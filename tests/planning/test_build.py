@@ -113,7 +113,29 @@ def test_samples_without_a_score(pool: Pool, margin: Scores) -> None:
         make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken)
     plan = make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken, drop_failed=True)
     assert not plan.keep[[7, 8]].any()
-    assert int((~plan.keep).sum()) == 12
+    assert int((~plan.keep).sum()) == 2 + 9  # a tenth of the 98 others
+
+
+@pytest.mark.parametrize("pruning", [Pruning(easy=0.2), Pruning(difficult=0.2), Pruning(random=0.2)])
+def test_samples_without_a_score_use_up_no_share(pool: Pool, difficulty: Scores, pruning: Pruning) -> None:
+    values = difficulty.score.copy()
+    values[:40] = np.nan
+    plan = make_plan(pool, pruning, CONSTANT, score=scores(pool, "cd_clean", values), drop_failed=True)
+    assert not plan.keep[:40].any()
+    assert int((~plan.keep[40:]).sum()) == 12
+
+
+def test_random_and_easy_do_not_choose_the_same_samples(pool: Pool) -> None:
+    level = scores(pool, "margin", np.zeros(100))
+    plan = make_plan(pool, Pruning(easy=0.2, random=0.2), CONSTANT, margin=level)
+    assert int((~plan.keep).sum()) > 25
+
+
+def test_thresholds_at_ties(pool: Pool) -> None:
+    level = scores(pool, "margin", np.repeat([0.1, 0.2], 50))
+    assert make_plan(pool, Pruning(easy_threshold=0.2), CONSTANT, margin=level).keep.all()
+    lower = make_plan(pool, Pruning(difficult_threshold=0.1), CONSTANT, margin=level)
+    assert lower.keep.tolist() == [False] * 50 + [True] * 50
 
 
 def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) -> None:
@@ -134,8 +156,10 @@ def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) ->
         (Pruning(easy=0.1), CONSTANT, "needs a score; give --margins or --score"),
         (Pruning(easy_threshold=0.1), CONSTANT, "needs a score"),
         (NONE, Strength("constant", 0.0), "eps must be positive, got 0.0"),
-        (NONE, Strength("margin", EPS, gap=-1.0), "gap must not be negative, got -1.0"),
+        (NONE, Strength("margin", EPS, gap=-1.0), "gap must be finite and not negative, got -1.0"),
         (NONE, Strength("margin", EPS), "needs margins; give --margins"),
+        (Pruning(seed=2**63), CONSTANT, "seed must lie in"),
+        (Pruning(easy_threshold=float("nan")), CONSTANT, "must be numbers, got NaN"),
         (NONE, Strength("weak-if-difficult", EPS), "needs classification difficulty"),
         (NONE, Strength("weak-if-difficult", EPS, weak_eps=0.2), r"weak_eps must lie in \(0, eps\]"),
     ],
@@ -158,6 +182,11 @@ def test_scores_of_another_pool_are_refused(pool: Pool, margin: Scores) -> None:
         make_plan(pool, NONE, CONSTANT, margin=short)
     with pytest.raises(PumaError, match="names sample_id 5 more than once"):
         Scores("margin", np.array([4, 5, 5]), np.zeros(3, dtype=np.float32), "x")
+
+
+def test_difficulty_must_be_difficulty(pool: Pool, margin: Scores) -> None:
+    with pytest.raises(PumaError, match="difficulty must be cd_clean or cd_adversarial, got margin"):
+        make_plan(pool, NONE, Strength("weak-if-difficult", EPS), difficulty=margin)
 
 
 def test_kept_is_everything_without_pruning(pool: Pool) -> None:

@@ -36,11 +36,10 @@ def test_bad_input(tmp_path: Path, puma: Run) -> None:
     with pytest.raises(PumaError, match="nothing is recorded yet"):
         draw_curves([empty], tmp_path / "x.png")
     (tmp_path / "sub").mkdir()
-    twin = write_run(tmp_path / "sub" / "empty")
-    with pytest.raises(PumaError, match="need different names"):
-        draw_curves([empty, twin], tmp_path / "x.png")
-    (empty / "metrics.jsonl").write_text("{")
-    with pytest.raises(PumaError, match=r"metrics.jsonl is damaged"):
-        read_metrics(empty)
+    one, two = write_run(tmp_path / "a$x^$", loss=1.0), write_run(tmp_path / "sub" / "a$x^$", loss=1.0)
+    with (one / "metrics.jsonl").open("a") as file:
+        file.write('[1]\n{"step": 9, "samp')  # cut short
+    assert len(read_metrics(one)) == 4
+    assert draw_curves([one, two], tmp_path / "x.png") == ["loss"]
     code, _, err = puma("curves", str(empty), "--out", "x.gif")
     assert (code, "must end in .png" in err) == (2, True)

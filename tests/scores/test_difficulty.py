@@ -13,7 +13,7 @@ from puma.errors import PumaError
 from puma.pools import to_unit
 from puma.scores.difficulty import tally
 from puma.scores.el2n import el2n, error_length
-from puma.scores.record import OutcomeRecord, read_outcomes
+from puma.scores.record import OutcomeRecord, goes_on, read_outcomes
 
 visit = st.tuples(st.integers(0, 6), st.booleans())
 
@@ -56,8 +56,10 @@ def test_outcomes_survive_the_disk_and_a_restart(tmp_path: Path, per_step: int) 
     assert np.array_equal(read_outcomes(path, per_step, range(5, 9)), right[5:9])
     with pytest.raises(PumaError, match="ends before step 21"):
         read_outcomes(path, per_step, range(21))
-    with pytest.raises(PumaError, match="has the outcomes of 20 steps, the run goes on at step 30"):
-        OutcomeRecord(path, per_step, 30)
+    assert goes_on(path, per_step, 20)
+    assert not goes_on(path, per_step, 21)
+    assert not goes_on(tmp_path / "absent", per_step, 1)
+    assert goes_on(tmp_path / "absent", per_step, 0)
 
 
 def test_el2n_by_hand(make_pool: MakePool) -> None:

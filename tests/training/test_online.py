@@ -2,22 +2,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from puma import Plan, Pool
 from puma.errors import PumaError
 from puma.training import TrainConfig
+from puma.training.checkpoint import load_newest
 from puma.training.config import check
+from puma.training.distributed import Ranks
+from puma.training.feed import StepBatch
 from puma.training.inner_attack import InnerAttack
 from puma.training.loop import online_line
-from puma.training.online import OnlineConfig, followed, pick, right_at, segment_point, segment_strength
-from puma.training.online_step import Candidates, choose_early, choose_late
-from puma.training.run import resume, train
-from puma.training.step import OnlineStep
+from puma.training.online import OnlineConfig, OnlineState, followed, pick, right_at, segment_point, segment_strength
+from puma.training.online_step import Candidates, choose_early, choose_late, online_loss
+from puma.training.run import make_model, resume, train
+from puma.training.run_folder import RunFolder
+from puma.training.step import OnlineStep, make_parts
 
 from .test_run import Killed, die_after, same_files
 
@@ -30,9 +35,10 @@ class Wall(nn.Module):
     def __init__(self, wall: float) -> None:
         super().__init__()
         self.wall = wall
+        self.scale: nn.Parameter | float = 1.0
 
     def forward(self, images: Tensor) -> Tensor:
-        value = self.wall - images.flatten(1)[:, :1]
+        value = self.scale * (self.wall - images.flatten(1)[:, :1])
         return torch.cat([-value, value], dim=1)
 
 
@@ -95,7 +101,8 @@ def test_a_batch_is_chosen_attacked_and_measured(walled: TrainConfig, mode: str)
     choose = choose_early if mode == "ours" else choose_late
     found = choose(Wall(0.5), candidates, attack, walled, 0.2, 4, pruning=True)
     values = found.samples.images.flatten()
-    assert (found.easy_share, found.pruned_share) == (0.5, 0.5)
+    assert found.easy_share == 0.5
+    assert found.pruned_share == (pytest.approx(1 / 3) if mode == "ours" else 0.5)  # one is filled in again
     assert values.tolist() == pytest.approx([0.45, 0.48, 0.6, 0.1] if mode == "ours" else [0.45, 0.48, 0.6])
     torch.testing.assert_close(found.attacked.flatten(), (values + EPS).clamp(0, 1))  # the whole attack, both halves
     torch.testing.assert_close(found.strength, (0.5 - values).clamp(-EPS, EPS), rtol=0, atol=EPS / 2**5)
@@ -154,18 +161,44 @@ def test_an_online_run_resumes_exactly(
 
 
 def test_a_line_of_metrics_where_everything_was_pruned() -> None:
-    line = online_line([OnlineStep(1.0, 0.3, torch.empty(0))])
-    assert line == {"online_pruned_share": 1.0, "online_threshold": 0.3}
+    line = online_line([OnlineStep(1.0, 1.0, 0.3, torch.empty(0))])
+    assert line == {"online_easy_share": 1.0, "online_pruned_share": 1.0, "online_threshold": 0.3}
     assert online_line([]) == {}
 
 
-def test_a_batch_that_is_pruned_whole_changes_only_by_decay(
-    tmp_path: Path, pool_folder: Path, config: TrainConfig
+def test_a_batch_that_is_pruned_whole_teaches_nothing(walled: TrainConfig) -> None:
+    config = replace(walled, online=OnlineConfig("paper", prune_at=0.01))
+    images, labels, _ = along([0.1, 0.12, 0.15, 0.2])
+    model = Wall(0.5)
+    model.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+    piece = StepBatch(0, images, labels, torch.full((4,), EPS), np.arange(4), 4)
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    outcome, trained, chosen = online_loss(model, OnlineState(0.01), ranks, images, labels, piece, config)
+    assert (len(trained), chosen.pruned_share, outcome.loss.item()) == (0, 1.0, 0.0)
+    outcome.loss.backward()  # type: ignore[no-untyped-call]
+    assert model.scale.grad is not None
+    assert float(model.scale.grad) == 0
+
+
+def test_the_threshold_is_part_of_a_checkpoint(tmp_path: Path, pool_folder: Path, online: TrainConfig) -> None:
+    run = train(online, [pool_folder], tmp_path / "run", show=False)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    parts = make_parts(make_model(online, RunFolder(run).read()[1]), online, Ranks(0, 1, torch.device("cpu")))
+    progress = load_newest(run / "checkpoint", parts.model, parts.average, parts.optimizer, tell=print)
+    assert progress is not None
+    assert progress.online_threshold == lines[-1]["online_threshold"]
+    assert progress.online_threshold != 2 * online.attack.eps
+
+
+def test_a_plan_is_used_for_what_it_keeps_only(
+    tmp_path: Path, pool_folder: Path, online: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny = replace(config, online=OnlineConfig("paper", prune_at=1e-9), samples_seen=16)
-    still = replace(tiny, optimizer=replace(tiny.optimizer, weight_decay=0.0))
-    run = train(still, [pool_folder], tmp_path / "run", show=False)
-    assert load_file(run / "model.safetensors")  # it ran to its end
+    pool = Pool.open(pool_folder)
+    plan = Plan(
+        torch.arange(len(pool)), torch.ones(len(pool), dtype=torch.bool), torch.zeros(len(pool)), pool.fingerprint
+    )
+    train(online, [pool_folder], tmp_path / "run", plan=plan.save(tmp_path / "plan.parquet"), show=False)
+    assert "online training finds strengths itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

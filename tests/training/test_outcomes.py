@@ -6,6 +6,8 @@ import pytest
 
 from conftest import Run
 from puma import Pool, PumaError
+from puma.planning.build import Pruning, Strength, make_plan
+from puma.scores.record import OutcomeRecord, outcome_file, read_outcomes
 from puma.scores.table import open_named
 from puma.training import TrainConfig, loop
 from puma.training.distributed import Ranks, checked_device
@@ -70,10 +72,51 @@ def test_scores_on_the_command_line(tmp_path: Path, pool_folder: Path, config: T
     assert puma("scores", "el2n", str(pool_folder), "--out", el2n, *nets)[0] == 0
     code, _, err = puma("scores", "el2n", str(pool_folder), "--out", el2n, *nets)
     assert (code, "give --force" in err) == (2, True)
+    longer = [*nets[:-1], "512", "--force"]
+    code, _, err = puma("scores", "el2n", str(pool_folder), "--out", el2n, *longer)
+    assert (code, "was begun with other settings (samples_seen" in err) == (2, True)
     pool = Pool.open(pool_folder)
     assert open_named(el2n).easiness(pool).max() <= 0
     plan = ["plan", str(pool_folder), "--score", f"{cd}:cd_clean", "--prune-easy", "0.2", "--strength", "constant"]
     assert puma(*plan, "--drop-failed", "--out", str(tmp_path / "plan.parquet"))[0] == 0
+
+
+def test_outcomes_of_two_processes_are_put_together(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
+    run = train(config, [pool_folder], tmp_path / "run", show=False)
+    alone = difficulty_scores(run)
+    for kind in ("clean", "adversarial"):
+        file = outcome_file(run, kind)
+        right = read_outcomes(file, config.batch_size, range(config.steps))
+        for rank in range(2):
+            with OutcomeRecord(outcome_file(run, kind, rank, 2), config.batch_size // 2, 0) as record:
+                for row in right:
+                    record.add(row[rank::2])  # a process gets every second sample of a batch
+        file.unlink()
+    for one, two in zip(alone, difficulty_scores(run), strict=True):
+        assert np.array_equal(one.score, two.score, equal_nan=True)
+
+
+def test_another_number_of_processes_goes_on_without_recording(
+    tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        die_after(4, patch)
+        with pytest.raises(Killed):
+            train(config, [pool_folder], tmp_path / "run", show=False)
+    for kind in ("clean", "adversarial"):
+        outcome_file(tmp_path / "run", kind).rename(outcome_file(tmp_path / "run", kind, 0, 2))
+    resume(tmp_path / "run", show=False)
+    with pytest.raises(PumaError, match="has not ended, or was resumed by other processes"):
+        difficulty_scores(tmp_path / "run")
+
+
+def test_a_replaced_plan_is_noticed(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
+    pool, path = Pool.open(pool_folder), tmp_path / "plan.parquet"
+    make_plan(pool, Pruning(random=0.2), Strength("constant", 0.1)).save(path)
+    run = train(config, [pool_folder], tmp_path / "run", plan=path, show=False)
+    make_plan(pool, Pruning(random=0.2, seed=1), Strength("constant", 0.1)).save(path)
+    with pytest.raises(PumaError, match="the pool or plan has changed"):
+        difficulty_scores(run)
 
 
 def test_runs_without_outcomes_are_told(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:

@@ -9,16 +9,16 @@ from tyro.conf import Positional, arg
 from puma.cli.train import DEFAULT_RECIPE, value_of
 from puma.errors import PumaError
 from puma.margins import measure_pool
+from puma.margins.methods import method_named
 from puma.models import load_model
 from puma.planning import Plan
-from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning.build import Pruning, Strength, check, make_plan
 from puma.planning.show import describe
 from puma.pools import Pool, open_pools
 from puma.scores.table import open_scores
 from puma.training import TrainConfig
 from puma.training.recipes import recipe
-from puma.training.run import resume, train
-from puma.training.run_folder import RunFolder
+from puma.training.run import ensure_trained
 
 
 def iterate_for(words: Sequence[str]) -> Callable[..., None]:
@@ -58,29 +58,27 @@ def iterate_for(words: Sequence[str]) -> Callable[..., None]:
             raise PumaError(f"give at least one round, got {rounds}.")
         pool = open_pools(pools)
         pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
-        run = first or _trained(settings, pools, out / "run-0", None)
+        check(pruning, strength)
+        method_named(method)
+        run = first or ensure_trained(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measured(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
-            plan = out / f"plan-{turn}.parquet"
-            if not plan.is_file():
-                make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True).save(plan)
-            print(f"round {turn}: {describe(Plan.open(plan)).splitlines()[0]}")
-            run = _trained(settings, pools, out / f"run-{turn}", plan)
+            made = make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
+            print(f"round {turn}: {describe(made).splitlines()[0]}")
+            plan = _saved(made, out / f"plan-{turn}.parquet")
+            run = ensure_trained(settings, pools, out / f"run-{turn}", plan=plan)
         print(f"model: {run / 'model.safetensors'}")
 
     return iterate
 
 
-def _trained(settings: TrainConfig, pools: Sequence[Path], folder: Path, plan: Path | None) -> Path:
-    """Train, or go on, or find it done."""
-    run = RunFolder(folder)
-    if not run.has_config:
-        return train(settings, pools, folder, plan=plan)
-    if not run.model.is_file():
-        return resume(folder, settings)
-    if run.read()[0] != settings:
-        resume(folder, settings)  # raises, and says what differs
-    return folder
+def _saved(plan: Plan, path: Path) -> Path:
+    """Write a plan, or find it written; another one in its place raises."""
+    if not path.is_file():
+        return plan.save(path)
+    if dict(Plan.open(path).made_from) != dict(plan.made_from):
+        raise PumaError(f"{path} was made with other settings; give those, or use another --out.")
+    return path
 
 
 def _measured(run: Path, pool: Pool, out: Path, method: str, norm: str) -> Path:

@@ -12,7 +12,7 @@ from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.planning.show import balance_warnings, describe, difference, draw
 from puma.pools import Pool, open_pools
-from puma.scores.table import open_named
+from puma.scores.table import open_named, open_scores
 
 
 def plan(
@@ -67,6 +67,8 @@ def plan(
         dry_run: print what the plan would do; write nothing.
         force: replace an existing plan.
     """
+    if out.suffix != ".parquet":
+        raise PumaError(f"--out must end in .parquet, got {out.name!r}.")
     if out.exists() and not (force or dry_run):
         raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
     pool = open_pools(pools)
@@ -76,7 +78,7 @@ def plan(
         Pruning(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
         Strength(rule, eps, gap, weak_eps, difficult_from),
         score=open_named(score) if score else None,
-        margin=open_named(f"{margins}:margin") if margins else None,
+        margin=open_scores(margins, "margin") if margins else None,
         difficulty=open_named(difficulty) if difficulty else None,
         drop_failed=drop_failed,
     )
@@ -102,6 +104,8 @@ def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *,
     if pool is not None:
         _warn(pool, plan)
     target = picture or path.with_suffix(".png")
+    if target == path or not len(plan):
+        raise PumaError(f"{path} has no samples to draw, or --picture is the plan itself; give another --picture.")
     draw(plan, target, pool)
     print(f"picture: {target}")
 

@@ -14,8 +14,7 @@ from puma.scores.el2n import el2n as score_el2n
 from puma.scores.table import save_scores
 from puma.training import recipe as recipe_named
 from puma.training.outcomes import difficulty_scores
-from puma.training.run import resume, train
-from puma.training.run_folder import RunFolder
+from puma.training.run import ensure_trained
 
 
 def cd(run: Positional[Path], /, *, out: Path, force: bool = False) -> None:
@@ -66,11 +65,7 @@ def el2n(
     pool = open_pools(pools)
     folders = [runs / f"net-{seed + index}" for index in range(nets)]
     for index, folder in enumerate(folders):
-        begun = replace(settings, seed=seed + index)
-        if not RunFolder(folder).has_config:
-            train(begun, pools, folder)
-        elif not RunFolder(folder).model.is_file():
-            resume(folder, begun)
+        ensure_trained(replace(settings, seed=seed + index), pools, folder)
     models = (load_model(str(folder), pool.num_classes) for folder in folders)
     values = score_el2n(models, pool, progress=True).numpy()
     score = Scores("el2n", pool.sample_id, values, pool.fingerprint, {"nets": str(nets), "recipe": recipe})

@@ -81,12 +81,15 @@ def make_plan(
         score: what pruning goes by; the margin if it is not given.
         margin: what the margin rules go by.
         difficulty: CD, for the rules that ask for it.
-        drop_failed: drop samples that a score has no number for (NaN) instead of refusing them.
+        drop_failed: drop samples that a score has no number for (NaN) instead of refusing them; fractions are then
+            of the others.
 
     A margin search that did not cross comes as an infinite margin (or plus or minus the cap it looked up to): the
     sample counts as having the highest (lowest) margin, and its strength is at the limit.
     """
     check(pruning, strength)
+    if difficulty is not None and not difficulty.kind.startswith("cd_"):
+        raise PumaError(f"difficulty must be cd_clean or cd_adversarial, got {difficulty.kind}; name it as FILE:SCORE.")
     chosen = score or margin
     failed = np.zeros(len(pool), dtype=bool)
     for used in {id(table): table for table in (chosen, margin, difficulty) if table is not None}.values():
@@ -97,10 +100,16 @@ def make_plan(
             f"{int(failed.sum()):,} samples have no score (NaN), the first with sample_id {first}; "
             f"give --drop-failed to leave them out."
         )
-    easiness = None
-    if chosen is not None:
-        easiness = np.where(failed, 0, chosen.easiness(pool)) if failed.any() else chosen.easiness(pool)
-    keep = kept(pool, easiness, pruning, high_is_easy=chosen is None or chosen.kind == "margin") & ~failed
+    easiness = None if chosen is None else chosen.easiness(pool)
+    high_is_easy = chosen is None or chosen.kind == "margin"
+    if failed.any():
+        scored = pool.subset(~failed)
+        keep = np.zeros(len(pool), dtype=bool)
+        keep[~failed] = kept(
+            scored, None if easiness is None else easiness[~failed], pruning, high_is_easy=high_is_easy
+        )
+    else:
+        keep = kept(pool, easiness, pruning, high_is_easy=high_is_easy)
     radius = strengths(len(pool), strength, margin=_of(margin, pool, failed), difficulty=_of(difficulty, pool, failed))
     plan = Plan(
         sample_id=torch.from_numpy(pool.sample_id),
@@ -163,9 +172,14 @@ def check(pruning: Pruning, strength: Strength) -> None:
         f"fractions must lie in [0, 1), got {shares}": all(0 <= share < 1 for share in shares),
         "easy and difficult fractions must add up to less than 1": pruning.easy + pruning.difficult < 1,
         f"eps must be positive, got {strength.eps}": math.isfinite(strength.eps) and strength.eps > 0,
-        f"gap must not be negative, got {strength.gap}": math.isfinite(strength.gap) and strength.gap >= 0,
+        f"gap must be finite and not negative, got {strength.gap}": math.isfinite(strength.gap) and strength.gap >= 0,
         f"weak_eps must lie in (0, eps], got {strength.weak_eps}": strength.rule != "weak-if-difficult"
         or 0 < strength.weak_eps <= strength.eps,
+        f"seed must lie in 0..2**63 - 1, got {pruning.seed}": 0 <= pruning.seed < 1 << 63,
+        "thresholds and difficult_from must be numbers, got NaN": not any(
+            value is not None and math.isnan(value)
+            for value in (pruning.easy_threshold, pruning.difficult_threshold, strength.difficult_from)
+        ),
         "give a share or a threshold for easy samples, not both": not (
             pruning.easy and pruning.easy_threshold is not None
         ),

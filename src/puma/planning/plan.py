@@ -67,7 +67,8 @@ class Plan:
         if not Path(path).is_file():
             raise PumaError(f"no plan at {path}; make one with: puma plan.")
         try:
-            schema = pq.read_schema(path)
+            with Path(path).open("rb") as file:
+                schema = pq.read_schema(file)
         except (pa.ArrowException, OSError) as error:
             raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
         missing = [name for name in _COLUMNS if name not in schema.names]
@@ -82,8 +83,10 @@ class Plan:
         for name, kind in _COLUMNS.items():
             try:
                 columns[name] = torch.from_numpy(read_column(Path(path), name, kind))
-            except pa.ArrowException as error:
+            except pa.ArrowInvalid as error:
                 raise PumaError(f"{path}: {name} must be {kind}, it is {schema.field(name).type}.") from error
+            except (pa.ArrowException, OSError) as error:
+                raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
         return cls(**columns, pool_fingerprint=fingerprint, made_from=footer.get("made_from", {}))
 
     def save(self, path: str | Path) -> Path:

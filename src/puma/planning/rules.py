@@ -52,6 +52,8 @@ def _first_by_hash(ids: Tensor, count: int, seed: int, drop: Drop) -> Tensor:
     hashes = mixed(ids.numpy().astype(np.int64).view(np.uint64) + offset)  # a bijection: no two are equal
     if drop == "low":
         hashes = ~hashes
+    elif drop == "random":  # another order than that of ties
+        hashes = mixed(hashes)
     places = np.argpartition(hashes, count - 1)[:count] if count < len(hashes) else np.arange(len(hashes))
     return torch.from_numpy(places[:count])
 

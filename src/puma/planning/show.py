@@ -27,7 +27,7 @@ def describe(plan: Plan, pool: Pool | None = None) -> str:
             f"mean {float(strength.mean()):+.5f}; {negative:,} negative ({negative / len(strength):.1%}), "
             f"{zero:,} zero, {full:,} at the highest ({full / len(strength):.1%})"
         )
-        counts, edges = np.histogram(strength.numpy(), bins=_BINS)
+        counts, edges = np.histogram(strength.numpy(), bins=_BINS if float(strength.std()) > 0 else 1)
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
             bar = "█" * round(_BAR * count / counts.max())
             lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}")

@@ -26,10 +26,15 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise PumaError(f"{run} is not a run: it has no metrics.jsonl.")
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise PumaError(f"{path} is damaged ({error}).") from error
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # a line that is being written, or was cut short
+        if isinstance(line, dict) and "samples" in line:
+            lines.append(line)
+    return lines
 
 
 def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
@@ -37,9 +42,9 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    lines = {run.name: read_metrics(run) for run in runs}
-    if len(lines) < len(runs):
-        raise PumaError(f"runs need different names to tell them apart, got {', '.join(run.name for run in runs)}.")
+    names = [run.name for run in runs]
+    alike = len(set(names)) < len(names)
+    lines = {str(run) if alike else run.name: read_metrics(run) for run in runs}
     shown = [name for name in _PANELS if any(name in line for metrics in lines.values() for line in metrics)]
     if not shown:
         raise PumaError(f"nothing is recorded yet in {', '.join(lines)}.")
@@ -53,7 +58,7 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
             points = [line for line in metrics if name in line]
             samples = [line["samples"] / 1000 for line in points]
             colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
-            panel.plot(samples, [line[name] for line in points], style, color=colour, label=run)
+            panel.plot(samples, [line[name] for line in points], style, color=colour, label=run.replace("$", r"\$"))
         panel.set(title=_PANELS[name], xlabel="thousand samples seen")
         panel.grid(alpha=0.3)
     for panel in axes[len(shown) :]:

@@ -4,6 +4,7 @@ The batch of a step is a function of the seed and the step, so nothing but the o
 bytes for a batch of 512, whatever the size of the pool. A resumed run cuts the file back to where it starts again.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +19,12 @@ OUTCOMES = ("clean", "adversarial")
 
 
 class OutcomeRecord:
-    """The file of one kind of outcome and one rank; a context manager that begins at ``step``."""
+    """The file of one kind of outcome and one process; a context manager that begins at ``step``."""
 
     def __init__(self, path: Path, per_step: int, step: int) -> None:
         self.path, self.record = path, -(-per_step // 8)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("r+b" if path.exists() else "w+b")
-        size = self.file.seek(0, 2)
-        if size < step * self.record:
-            self.file.close()
-            raise PumaError(
-                f"{path} has the outcomes of {size // self.record:,} steps, the run goes on at step {step:,}; "
-                f"start a run with another --out, or without --record-outcomes."
-            )
         self.file.truncate(step * self.record)
         self.file.seek(step * self.record)
         self.steps = 0
@@ -43,8 +37,9 @@ class OutcomeRecord:
             self.file.flush()
 
     def flush(self) -> None:
-        """Hand everything to the system, as a checkpoint needs it."""
+        """Bring everything to the disk, as a checkpoint needs it."""
         self.file.flush()
+        os.fsync(self.file.fileno())
 
     def __enter__(self) -> "OutcomeRecord":
         return self
@@ -53,15 +48,31 @@ class OutcomeRecord:
         self.file.close()
 
 
-def outcome_file(folder: Path, outcome: str, rank: int = 0) -> Path:
-    """Return where a run keeps its outcomes."""
-    return folder / "outcomes" / f"{outcome}-{rank}.bits"
+def outcome_file(folder: Path, outcome: str, rank: int = 0, ranks: int = 1) -> Path:
+    """Return where one process of a run keeps its outcomes."""
+    return folder / "outcomes" / f"{outcome}-{rank}-of-{ranks}.bits"
+
+
+def recorded_ranks(folder: Path, outcome: str) -> int:
+    """Return how many processes recorded the outcomes that go farthest; 0 for none."""
+    files = list((folder / "outcomes").glob(f"{outcome}-0-of-*.bits"))
+    sizes = {int(file.stem.rpartition("-")[2]): file.stat().st_size for file in files}
+    return max(sizes, key=lambda ranks: sizes[ranks] * ranks, default=0)
+
+
+def goes_on(path: Path, per_step: int, step: int) -> bool:
+    """Tell whether a file has all the outcomes before a step."""
+    return step == 0 or (path.is_file() and path.stat().st_size >= step * -(-per_step // 8))
 
 
 def read_outcomes(path: Path, per_step: int, steps: range) -> Bits:
     """Return the outcomes (steps, per_step) of some steps."""
     record = -(-per_step // 8)
-    packed = np.fromfile(path, dtype=np.uint8, count=record * len(steps), offset=record * steps.start)
+    packed = np.empty(0, dtype=np.uint8)
+    if path.is_file():
+        packed = np.fromfile(path, dtype=np.uint8, count=record * len(steps), offset=record * steps.start)
     if len(packed) != record * len(steps):
-        raise PumaError(f"{path} ends before step {steps.stop:,}; finish the run first, with: puma train --resume.")
+        raise PumaError(
+            f"{path} ends before step {steps.stop:,}: the run has not ended, or was resumed by other processes."
+        )
     return np.unpackbits(packed.reshape(len(steps), record), axis=1, count=per_step).astype(bool)

@@ -91,7 +91,8 @@ def open_scores(path: str | Path, kind: str | None = None) -> Scores:
     if not path.is_file():
         raise PumaError(f"no scores at {path}; make them with: puma margins or puma scores.")
     try:
-        schema = pq.read_schema(path)
+        with path.open("rb") as file:
+            schema = pq.read_schema(file)
         present = [name for name in KINDS if name in schema.names]
         if kind is not None and kind not in present:
             raise unknown_name(f"score in {path}", kind, present)
@@ -113,7 +114,7 @@ def open_scores(path: str | Path, kind: str | None = None) -> Scores:
 
 def read_column(path: Path, name: str, kind: pa.DataType) -> NDArray[Any]:
     """Read one column of a Parquet table; missing values raise."""
-    with pq.ParquetFile(path) as file:
+    with path.open("rb") as opened, pq.ParquetFile(opened) as file:
         values = np.empty(file.metadata.num_rows, dtype=kind.to_pandas_dtype())
         filled = missing = 0
         for batch in file.iter_batches(columns=[name], batch_size=_ROWS):
@@ -130,6 +131,8 @@ def read_column(path: Path, name: str, kind: pa.DataType) -> NDArray[Any]:
 def open_named(text: str) -> Scores:
     """Read ``FILE`` or ``FILE:SCORE``, as it is typed on the command line."""
     file, colon, kind = text.rpartition(":")
-    if colon and kind in KINDS:
-        return open_scores(file, kind)
-    return open_scores(text)
+    if Path(text).is_file() or not colon:
+        return open_scores(text)
+    if kind not in KINDS and Path(file).is_file():
+        raise unknown_name("score", kind, list(KINDS))
+    return open_scores(file, kind)

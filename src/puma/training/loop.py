@@ -10,7 +10,7 @@ import torch
 from puma.errors import PumaError
 from puma.pools import Pool
 from puma.progress import progress_bar
-from puma.scores.record import OutcomeRecord, outcome_file
+from puma.scores.record import OutcomeRecord, goes_on, outcome_file
 from puma.training.checkpoint import Progress, checkpoints, save_checkpoint, save_tensors
 from puma.training.config import TrainConfig
 from puma.training.distributed import Ranks, average_buffers
@@ -36,15 +36,16 @@ class Since:
         line = {
             "step": step,
             "samples": step * config.batch_size,
-            "loss": float(sum(result.loss for result in self.results)) / samples,
+            "loss": float(sum(result.loss for result in self.results)) / max(samples, 1),
             "gradient_norm": self.results[-1].gradient_norm,
             "lr": parts.optimizer.param_groups[0]["lr"],
             "samples_per_second": samples * parts.ranks.count / seconds,
             "waiting": (feed.waited - self.waited) / seconds,
         }
         for outcome in ("clean", "attacked"):
-            right = [getattr(result, f"{outcome}_right") for result in self.results]
-            if right[0] is not None:
+            found = [getattr(result, f"{outcome}_right") for result in self.results]
+            right = [flags for flags in found if flags is not None]
+            if right:
                 line[f"{outcome}_accuracy"] = float(torch.cat(right).double().mean())
         line |= online_line([result.online for result in self.results if result.online is not None])
         self.results, self.begun, self.waited = [], time.perf_counter(), feed.waited
@@ -57,6 +58,7 @@ def online_line(steps: list[OnlineStep]) -> dict[str, float]:
         return {}
     strength = torch.cat([step.strength for step in steps]).float()
     line = {
+        "online_easy_share": sum(step.easy_share for step in steps) / len(steps),
         "online_pruned_share": sum(step.pruned_share for step in steps) / len(steps),
         "online_threshold": steps[-1].threshold,
     }
@@ -129,10 +131,10 @@ def outcome_records(
     if config.loss != "trades":
         del kinds["clean_right" if config.loss == "pgd-at" else "attacked_right"]
     share = config.batch_size // ranks.count
-    return {
-        field: files.enter_context(OutcomeRecord(outcome_file(folder.path, kind, ranks.rank), share, step))
-        for field, kind in kinds.items()
-    }
+    paths = {field: outcome_file(folder.path, kind, ranks.rank, ranks.count) for field, kind in kinds.items()}
+    if not all(goes_on(path, share, step) for path in paths.values()):
+        return {}  # begun by another number of processes: what was right cannot be told to the end
+    return {field: files.enter_context(OutcomeRecord(path, share, step)) for field, path in paths.items()}
 
 
 def due(done: int, every: int, config: TrainConfig) -> bool:

@@ -33,7 +33,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is trained on: samples, their attacked images, their strengths; and which share was easy, and pruned."""
+    """What is trained on: samples, their attacked images, their strengths.
+
+    And which share of the candidates was easy, and which share was left out for that.
+    """
 
     samples: Candidates
     attacked: Tensor
@@ -66,11 +69,11 @@ def online_loss(
     choose = choose_early if online.replaces else choose_late
     chosen = choose(bare, candidates, attack, config, state.threshold, wanted, pruning=pruning)
     state.threshold = followed(state.threshold, ranks.mean(chosen.easy_share), eps, online)
-    trained, weight = chosen.samples, 1.0
+    trained = chosen.samples
+    if not len(trained.labels):  # everything was pruned; the passes happen all the same, other processes wait for them
+        nothing = 0 * (model(candidates.images).sum() + model(candidates.images).sum())
+        return Outcome(nothing, None, None), trained.labels, chosen
     points = segment_point(trained.images, chosen.attacked, chosen.strength, eps)
-    if not len(points):  # everything was pruned; the passes must happen all the same, other processes wait for them
-        trained, weight = candidates.take(rows.new_zeros(1)), 0.0
-        points = trained.images
     outcome = trades_terms(
         full_precision(model(trained.images)),
         full_precision(model(points)),
@@ -78,7 +81,7 @@ def online_loss(
         beta=config.beta,
         label_smoothing=config.label_smoothing,
     )
-    return replace(outcome, loss=weight * outcome.loss), trained.labels, chosen
+    return outcome, trained.labels, chosen
 
 
 def choose_early(
@@ -102,7 +105,8 @@ def choose_early(
     later = replace(attack, steps=config.attack.steps - early, start=probe[rows])
     attacked = later.perturb(model, samples.images, samples.labels, eps, samples.clean)
     strength = _strength(model, samples, attacked, config)
-    return Chosen(samples, attacked, strength, _share(easy), _share(pruned))
+    left_out = pruned.index_fill(0, rows, False)
+    return Chosen(samples, attacked, strength, _share(easy), _share(left_out))
 
 
 def choose_late(
@@ -123,6 +127,7 @@ def choose_late(
         with frozen(model, config.attack.batchnorm), torch.no_grad():
             easy = right_at(model, candidates.images, candidates.labels, attacked, eps, threshold)
     rows = pick(easy, wanted, fill=False)
+    rows = rows if len(rows) > 1 else rows[:0]  # BN cannot normalise a single sample
     samples, attacked = candidates.take(rows), attacked[rows]
     return Chosen(samples, attacked, _strength(model, samples, attacked, config), _share(easy), _share(easy))
 

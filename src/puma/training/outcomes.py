@@ -10,7 +10,7 @@ from puma.errors import PumaError
 from puma.progress import progress_bar
 from puma.scores import Scores
 from puma.scores.difficulty import tally
-from puma.scores.record import OUTCOMES, outcome_file, read_outcomes
+from puma.scores.record import OUTCOMES, outcome_file, read_outcomes, recorded_ranks
 from puma.training.distributed import Ranks, checked_device
 from puma.training.run import gather, make_source
 from puma.training.run_folder import RunFolder
@@ -28,12 +28,12 @@ def difficulty_scores(run: str | Path, *, show: bool = False) -> list[Scores]:
     folder = RunFolder(Path(run))
     config, inputs = folder.read()
     samples = gather(config, inputs.pools, inputs.plan)
-    if samples.inputs.pool_fingerprint != inputs.pool_fingerprint:
-        raise PumaError(f"the pool has changed since {folder.path} was begun; its outcomes cannot be counted.")
-    found = [outcome for outcome in OUTCOMES if outcome_file(folder.path, outcome).is_file()]
+    if samples.inputs != inputs:
+        raise PumaError(f"the pool or plan has changed since {folder.path} was begun; outcomes cannot be counted.")
+    found = [outcome for outcome in OUTCOMES if recorded_ranks(folder.path, outcome)]
     if not found:
         raise PumaError(f"{folder.path} has no recorded outcomes; train with --record-outcomes, not online.")
-    ranks = len(list(outcome_file(folder.path, found[0]).parent.glob(f"{found[0]}-*.bits")))
+    ranks = recorded_ranks(folder.path, found[0])
     source = make_source(config, samples, Ranks(0, 1, checked_device("cpu")))
     whole = samples.whole
     scores = []
@@ -44,7 +44,7 @@ def difficulty_scores(run: str | Path, *, show: bool = False) -> list[Scores]:
                 for start in range(0, config.steps, _STEPS):
                     steps = range(start, min(start + _STEPS, config.steps))
                     share = config.batch_size // ranks
-                    files = [outcome_file(folder.path, outcome, rank) for rank in range(ranks)]
+                    files = [outcome_file(folder.path, outcome, rank, ranks) for rank in range(ranks)]
                     right = np.stack([read_outcomes(file, share, steps) for file in files], axis=2)
                     positions = np.stack([source.sampler.positions(step) for step in steps])
                     yield positions.ravel(), right.reshape(positions.shape).ravel()

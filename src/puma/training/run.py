@@ -98,6 +98,20 @@ def check_fit(model: nn.Module, name: str, pool: Pool) -> None:
         raise PumaError(f"model {name!r} gives logits {tuple(logits.shape)} for a pool of {pool.num_classes} classes.")
 
 
+def ensure_trained(
+    config: TrainConfig, pools: Sequence[str | Path], out: str | Path, *, plan: str | Path | None = None
+) -> Path:
+    """Train, or go on, or find it done; a folder with another configuration, pool or plan raises."""
+    folder = RunFolder(Path(out))
+    if not folder.has_config:
+        return train(config, pools, out, plan=plan)
+    if gather(config, pools, plan).inputs != folder.read()[1]:
+        raise PumaError(f"{folder.path} was begun with another pool or plan; use another folder.")
+    if folder.model.is_file() and folder.read()[0] == config:
+        return folder.path
+    return resume(out, config)
+
+
 def _run(config: TrainConfig, samples: Samples, source: Source, parts: Parts, folder: RunFolder, *, show: bool) -> Path:
     ranks = parts.ranks
     progress = _restore(parts, folder)
@@ -134,6 +148,8 @@ def gather(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | 
         keep, strength = Plan.open(plan).of(whole)
         lost = wiped_out(whole, keep)
         warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
+        if config.online.mode != "off":
+            warnings += ("online training finds strengths itself: of the plan only what it keeps is used",)
     apart = held_out_mask(whole, config.held_out)
     trained = keep.numpy() & ~apart
     inputs = Inputs(

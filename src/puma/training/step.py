@@ -42,8 +42,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class OnlineStep:
-    """What the online method did in a step: the share it pruned, where, and the strengths of what it trained on."""
+    """What the online method did in a step: share that was easy, and left out, where, and strengths trained at."""
 
+    easy_share: float
     pruned_share: float
     threshold: float
     strength: Tensor
@@ -169,7 +170,7 @@ def _backward(parts: Parts, piece: StepBatch, config: TrainConfig, *, last: bool
                 outcome, labels, chosen = online_loss(
                     parts.called, parts.online, parts.ranks, images, labels, piece, config
                 )
-                online = OnlineStep(chosen.pruned_share, parts.online.threshold, chosen.strength)
+                online = OnlineStep(chosen.easy_share, chosen.pruned_share, parts.online.threshold, chosen.strength)
         loss = outcome.loss / compute.accumulate
         (loss if parts.scaler is None else parts.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
     clean, attacked = _right(outcome.clean, labels), _right(outcome.attacked, labels)
