@@ -6,27 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puma.models.normalize import Normalize
-
-
-class WideBlock(nn.Module):
-    """Pre-activation block; where the width changes, the shortcut starts at the activated features."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.bn1 = nn.BatchNorm2d(channels_in)
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.shortcut: nn.Conv2d | None = None
-        if channels_in != channels:
-            self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Apply the block."""
-        active = F.silu(self.bn1(features))
-        carried = features if self.shortcut is None else self.shortcut(active)
-        residual: Tensor = self.conv2(F.silu(self.bn2(self.conv1(active))))
-        return residual + carried
+from puma.models.preact_resnet import PreActBlock
 
 
 class WideResNet(nn.Module):
@@ -61,5 +41,5 @@ class WideResNet(nn.Module):
 
 def group(channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequential:
     """``blocks`` blocks of one width, the first with the stride."""
-    first = WideBlock(channels_in, channels, stride)
-    return nn.Sequential(first, *(WideBlock(channels, channels, 1) for _ in range(blocks - 1)))
+    first = PreActBlock(channels_in, channels, stride)
+    return nn.Sequential(first, *(PreActBlock(channels, channels, 1) for _ in range(blocks - 1)))
