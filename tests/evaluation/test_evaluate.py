@@ -16,7 +16,7 @@ from puma.evaluation.auto import load_autoattack, right_under_autoattack, standa
 from puma.evaluation.curve import accuracy_curve, draw_curve
 from puma.evaluation.gradient import GRADIENT_ATTACKS, clean_right, right_under
 from puma.evaluation.masking import MaskingCheck, check_masking
-from puma.evaluation.state import State
+from puma.evaluation.state import State, key_of
 from puma.evaluation.subject import Subject, chosen_rows, subject_of_tensors
 from puma.models import build, load_model
 from puma.pools import to_unit
@@ -304,3 +304,26 @@ def test_runs_and_their_folders_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(PumaError, match="damaged"):
         load_model(str(tmp_path), 10)
+
+
+class Poisoned(Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * torch.nan
+
+
+class Narrow(Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images)[:, :2]
+
+
+@pytest.mark.parametrize(("model", "sentence"), [(Poisoned(), "logits are not finite"), (Narrow(), "labels must lie")])
+def test_models_that_cannot_be_right_are_named(model: nn.Module, sentence: str) -> None:
+    with pytest.raises(PumaError, match=sentence):
+        evaluate(model, *samples(), 0.05, attacks=("clean",))
+
+
+def test_models_of_the_same_weights_do_not_share_results() -> None:
+    one, two = Linear(), Narrow()
+    two.load_state_dict(one.state_dict())
+    assert key_of(one, {}) != key_of(two, {})
+    assert key_of(one, {"model": "a"}) != key_of(one, {"model": "b"})

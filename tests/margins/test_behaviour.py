@@ -156,7 +156,7 @@ def test_cap(method: str, norm: str) -> None:
     assert torch.equal(capped.margin > 0, free.margin > 0)
     assert (capped.margin[capped.crossed].abs() <= cap * (1 + 1e-6)).all()
     assert not (beyond & (free.margin.abs() < 0.8 * cap)).any()
-    if method == "deepfool":
+    if method == "deepfool" and norm == "linf":  # an L2 ray is followed to the boundary all the same
         assert capped.forwards.float().mean() < free.forwards.float().mean()
 
 

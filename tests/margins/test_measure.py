@@ -224,3 +224,32 @@ def test_cap_and_status_reach_the_file(pool: Pool, tmp_path: Path) -> None:
 def test_margins_are_float32(pool: Pool, tmp_path: Path) -> None:
     found = read_margins(measure_pool(smooth_net().double(), pool, tmp_path / "m.parquet"))
     assert torch.from_numpy(found.margin).dtype == torch.float32
+
+
+def test_starting_over_removes_margins_and_nothing_else(pool: Pool, tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years of work")
+    with pytest.raises(PumaError):
+        measure_pool(smooth_net(), pool, thesis, resume=False)
+    assert thesis.read_text() == "years of work"
+    out = measure_pool(smooth_net(), pool, tmp_path / "m.parquet")
+    (tmp_path / "m.parquet.parts").mkdir()
+    (tmp_path / "m.parquet.parts" / "notes").write_text("mine")
+    again = measure_pool(smooth_net(), pool, out, resume=False, norm="l2")
+    assert read_margins(again).made_from["norm"] == "l2"
+    assert (tmp_path / "m.parquet.parts" / "notes").exists()
+
+
+def test_parts_of_another_size_are_refused_and_kept(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "m.parquet"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            measure_pool(smooth_net(), pool, out, part_size=30)
+    before = sorted((tmp_path / "m.parquet.parts").glob("part-*"))
+    assert before
+    with pytest.raises(PumaError, match="was made from something else"):
+        measure_pool(smooth_net(), pool, out, part_size=40)
+    assert sorted((tmp_path / "m.parquet.parts").glob("part-*")) == before

@@ -102,6 +102,7 @@ def test_a_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "from torch import nn\n"
         "def make(): return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))\n"
         "def number(): return 3\n"
+        "def broken(): return 1 / 0\n"
     )
     model = load_model("own_nets:make", 3)
     assert not model.training
@@ -109,6 +110,8 @@ def test_a_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert pgd(model, images, torch.zeros(4, dtype=torch.int64), 0.1, step_size=0.1, steps=2).shape == images.shape
     with pytest.raises(PumaError, match=r"must return a torch.nn.Module, it returned int"):
         load_model("own_nets:number", 3)
+    with pytest.raises(PumaError, match="own_nets:broken raised ZeroDivisionError: division by zero"):
+        load_model("own_nets:broken", 3)
     with pytest.raises(PumaError, match="has no 'absent'"):
         load_model("own_nets:absent", 3)
     with pytest.raises(PumaError, match="cannot import 'no_such_module'"):

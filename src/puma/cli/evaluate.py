@@ -81,7 +81,9 @@ def evaluate(
     if dry_run:
         print(_plan(config, radius, len(chosen_rows(images, max_samples, first=first)), folder))
         return
-    result = evaluate_pool(network, images, radius, config, device=place, state_path=folder / "state.json", show=True)
+    result = evaluate_pool(
+        network, images, radius, config, device=place, state_path=folder / "state.json", source=model, show=True
+    )
     folder.mkdir(parents=True, exist_ok=True)
     described = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool), **result.to_json()}
     if curve_samples:

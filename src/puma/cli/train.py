@@ -43,6 +43,8 @@ def train_for(words: Sequence[str]) -> Callable[..., None]:
             dry_run: print the settings and what training would cost; train nothing.
         """
         del recipe  # it has chosen the defaults of the settings
+        if resume is not None and dry_run:
+            raise PumaError("--dry-run does not go with --resume; leave one of them out.")
         if resume is not None:
             take_up(resume, settings, pools, out, plan)
         elif dry_run:

@@ -125,15 +125,25 @@ def evaluate_pool(
     *,
     device: torch.device | None = None,
     state_path: Path | None = None,
+    source: str = "",
     show: bool = False,
 ) -> Evaluation:
-    """Evaluate on a pool; with a ``state_path``, an evaluation cut short goes on where it was."""
+    """Evaluate on a pool; with a ``state_path``, an evaluation cut short goes on where it was.
+
+    ``source`` says where the model is from: two models with the same weights may still compute differently.
+    """
     check_config(config, eps)
     place = device or torch.device("cpu")
     rows = chosen_rows(pool, config.max_samples, first=config.first)
     model = model.to(place)
     subject = subject_of_pool(model, pool, rows, place, config.batch_size)
-    settings = {"eps": eps, "norm": config.norm, "seed": config.seed, "batch": config.batch_size}
+    settings: dict[str, Any] = {
+        "eps": eps,
+        "norm": config.norm,
+        "seed": config.seed,
+        "batch": config.batch_size,
+        "model": source,
+    }
     state = State()
     if state_path is not None:
         settings |= {"pool": pool.fingerprint, "rows": len(rows), "first": config.first}

@@ -6,6 +6,8 @@ import torch
 from torch import Generator, Tensor
 
 from puma.attacks import pgd
+from puma.attacks.validation import check_labels_fit
+from puma.errors import PumaError
 from puma.evaluation.state import State
 from puma.evaluation.subject import Subject
 from puma.progress import progress_bar
@@ -79,6 +81,9 @@ def right_under(
 
 @torch.inference_mode()
 def predicted_right(subject: Subject, images: Tensor, labels: Tensor) -> Tensor:
-    """Return which images the model gives their label."""
+    """Return which images the model gives their label; logits that are not finite, or too few, raise."""
     logits: Tensor = subject.model(images)
+    check_labels_fit(labels, logits)
+    if not bool(logits.isfinite().all()):
+        raise PumaError("the model's logits are not finite (NaN or infinity); check its weights.")
     return (logits.argmax(dim=1) == labels).cpu()

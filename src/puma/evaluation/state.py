@@ -53,6 +53,7 @@ class State:
 def key_of(model: nn.Module, settings: Mapping[str, Any]) -> str:
     """Name a model's weights and the settings of an evaluation."""
     digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
+    digest.update(str(model).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

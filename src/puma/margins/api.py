@@ -40,7 +40,8 @@ def measure_margins(
         norm: ``linf`` or ``l2``.
         bounds: the pixel box; the search never leaves it.
         batch_size: samples that go through the model together.
-        cap: do not look farther than this; samples without a boundary so near get the status CAPPED.
+        cap: do not look farther than this; samples without a boundary so near get the status CAPPED. In L2 it saves
+            no work: where pixels are clipped, a long ray may cover a short distance.
         progress: show a progress bar.
         boundary: also return the points just beyond the boundary.
         autocast: search in this lower precision; verdicts stay in fp32.

@@ -53,18 +53,18 @@ TIGHT = Search(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, t
 def deepfool(network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: Search) -> Method:
     """Assemble the search. ``ranks`` (K, K) are typical gradient norms, which order the rivals."""
     widest = norm.diameter(box.high - box.low, network.pixels)
-    finish = Finish(tolerance=config.tolerance, reach=widest, retry_stage=STEP, retries=2)
+    limit = widest if cap is None else min(cap, widest)
+    reach = norm.longest_ray * limit
+    finish = Finish(tolerance=config.tolerance, reach=reach, retry_stage=STEP, retries=2)
     if cap is not None:
         config = replace(config, restarts=0)
-        finish = Finish(tolerance=config.tolerance, reach=min(cap, widest), beyond_reach=Status.CAPPED)
+        finish = Finish(tolerance=config.tolerance, reach=reach, beyond_reach=Status.CAPPED)
     candidates = min(config.candidates, len(ranks) - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
         config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
     last: Callable[[Rows], Rows] = partial(look, network=network, box=box, config=finish)
     if config.restarts:
-        last = restarting(
-            last, norm, box, finish.reach, network.pixels, Restart(config.restarts, config.surprise, STEP)
-        )
+        last = restarting(last, norm, box, limit, network.pixels, Restart(config.restarts, config.surprise, STEP))
 
     def begin(arrival: Arrival) -> Rows:
         rows = first_gradients(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)

@@ -24,6 +24,7 @@ class Norm:
     steepest: Callable[[Tensor], Tensor]
     confine: Callable[[Tensor], Tensor]
     diameter: Callable[[float, int], float]
+    longest_ray: float  # radius up to which a clipped ray is followed, in multiples of the distance looked for
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ LINF = Norm(
     steepest=torch.sign,
     confine=lambda v: v.clamp(-1.0, 1.0),
     diameter=lambda width, _: width,
+    longest_ray=1.0,
 )
 L2 = Norm(
     name="l2",
@@ -63,6 +65,7 @@ L2 = Norm(
     steepest=_unit_l2,
     confine=_unit_l2,
     diameter=lambda width, pixels: width * pixels**0.5,
+    longest_ray=1024.0,  # where large pixels are clipped early, small ones have far to go for a short distance
 )
 NORMS = {norm.name: norm for norm in (LINF, L2)}
 

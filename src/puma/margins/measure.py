@@ -98,8 +98,7 @@ def measure_pool(
 def _prepare(parts: Parts, resume: bool, group: Ranks) -> bool:
     """Clear what is not to be resumed; say whether the result is there already."""
     if not resume and group.rank == 0:
-        parts.out.unlink(missing_ok=True)
-        parts.clear()
+        parts.start_over()
     group.wait()
     finished = parts.finished()
     group.wait()

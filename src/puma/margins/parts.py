@@ -1,7 +1,7 @@
 """Finished parts of a long measurement: what is there, what is missing, and how they become one file."""
 
+import contextlib
 import fcntl
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,14 +48,12 @@ class Parts:
         start, stop = self.job.span(part)
         try:
             read_footer(path)
-            whole = read_rows(path).num_rows == stop - start
+            rows = read_rows(path).num_rows
         except PumaError:  # cut short or damaged: measured again
-            whole = False
-        if not whole:
             path.unlink()
             return False
         self._refuse_others(path)
-        return True
+        return rows == stop - start
 
     def _refuse_others(self, path: Path) -> None:
         differences = self.job.differences(read_footer(path))
@@ -75,9 +73,21 @@ class Parts:
         write_whole(self.out, rows(), self.job.footer())
         self.clear()
 
+    def start_over(self) -> None:
+        """Remove an earlier result and its parts; a file that is not of margins, or a run under way, raises."""
+        if self.out.exists():
+            read_footer(self.out)
+        if self.folder.is_dir():
+            with self.locked():
+                self.clear()
+        self.out.unlink(missing_ok=True)
+
     def clear(self) -> None:
-        """Remove the parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the parts, and their folder if nothing else is in it."""
+        for path in [*self.folder.glob("part-*"), *self.folder.glob(".part-*"), self.folder / "lock"]:
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

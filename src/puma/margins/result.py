@@ -59,6 +59,11 @@ class Tally:
         crossed = rows.status == Status.CROSSED
         boundary = torch.where(crossed[:, None], self._box.ray(rows.origin, rows.pattern, rows.high), rows.origin)
         length = self._norm.length(boundary - rows.origin)
+        if self._cap is not None:  # an L2 ray is followed farther than the cap, since clipping shortens it
+            too_far = crossed & (length > self._cap)
+            crossed = crossed & ~too_far
+            boundary = torch.where(too_far[:, None], rows.origin, boundary)
+            rows = rows.change(status=torch.where(too_far, int(Status.CAPPED), rows.status))
         length = torch.where(crossed, length.clamp_min(torch.finfo(torch.float32).tiny), torch.nan)
         length = length.where(rows.status != Status.NOT_CROSSED, torch.inf)
         length = length.where(rows.status != Status.CAPPED, self._cap if self._cap is not None else torch.nan)

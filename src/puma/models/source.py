@@ -70,7 +70,10 @@ def _call_user_function(source: str) -> nn.Module:
         raise PumaError(f"cannot import {module_name!r} of model {source!r}: {error}.") from error
     except AttributeError as error:
         raise PumaError(f"module {module_name!r} has no {function_name!r}; expected module:function.") from error
-    model = function()
+    try:
+        model = function()
+    except Exception as error:  # somebody else's code can raise anything
+        raise PumaError(f"{source} raised {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
         raise PumaError(f"{source} must return a torch.nn.Module, it returned {type(model).__name__}.")
     return model

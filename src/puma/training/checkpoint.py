@@ -81,7 +81,7 @@ def load_newest(
     for path in found:
         try:
             return load_checkpoint(path, model, average, optimizer)
-        except SafetensorError as error:
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             tell(f"checkpoint {path} is damaged ({error}); going back to the one before it.")
     if found:
         raise PumaError(

@@ -6,10 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 Decay = Literal["weights", "all-but-norms", "all"]
 
-_NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+_NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)

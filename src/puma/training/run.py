@@ -54,6 +54,8 @@ def train(
     check(config)
     folder = RunFolder(Path(out))
     if restart_count() and folder.has_config:
+        if gather(config, pools, plan).inputs != folder.read()[1]:
+            raise PumaError(f"{folder.path} was begun with another pool or plan; use another --out.")
         return resume(folder.path, config, show=show)
     with joined(config.compute.device) as ranks:
         samples = gather(config, pools, plan)
