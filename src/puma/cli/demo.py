@@ -36,7 +36,7 @@ def demo(
     seed: int = 0,
     force: bool = False,
 ) -> None:
-    """Run the whole method on scikit-learn's digits: about a minute on two cores.
+    """Run the whole method on scikit-learn's digits: two or three minutes on two cores.
 
     Trains a TRADES model, measures how far it is from every training digit, plans which digits to drop and how strongly
     to attack the others, trains a second model by that plan, and attacks both.
