@@ -38,7 +38,13 @@ def make_inputs(folder: Path, count: int) -> None:
         file.truncate(128 + count * SIDE * SIDE)
     np.save(pool / "labels.npy", np.arange(count, dtype=np.int32) % 10)
     np.save(pool / "origin.npy", np.ones(count, dtype=np.int8))
-    described = {"format": FORMAT, "count": count, "image_shape": [SIDE, SIDE, 1], "fingerprint": "0" * 64}
+    described = {
+        "format": FORMAT,
+        "count": count,
+        "image_shape": [SIDE, SIDE, 1],
+        "fingerprint": "0" * 64,
+        "checksum": 0,
+    }
     described["class_names"] = [str(label) for label in range(10)]
     (pool / "pool.json").write_text(json.dumps(described))
     margin = np.random.default_rng(0).normal(0.05, 0.04, size=count).astype(np.float32)
