@@ -158,6 +158,11 @@ def test_an_online_run_resumes_exactly(
             train(online, [pool_folder], tmp_path / "run", show=False)
     resume(tmp_path / "run", show=False)
     assert same_files(whole / "model.safetensors", tmp_path / "run" / "model.safetensors")
+    thresholds = [
+        [json.loads(line)["online_threshold"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, tmp_path / "run")
+    ]
+    assert thresholds[0] == thresholds[1]
 
 
 def test_a_line_of_metrics_where_everything_was_pruned() -> None:
