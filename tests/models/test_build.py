@@ -11,6 +11,9 @@ from puma.models import ARCHITECTURES, build, count_parameters
     [
         ("small-8px", 34_558),
         ("small-14px", 34_558),
+        ("small-14px-narrow", 15_554),
+        ("small-14px-wide", 77_104),
+        ("small-32px", 61_338),
         ("resnet4b", 123_734),
         ("resnet18", 11_173_962),
         ("preactresnet18", 11_172_170),
@@ -20,7 +23,7 @@ from puma.models import ARCHITECTURES, build, count_parameters
 )
 def test_parameter_counts_are_those_of_the_literature(name: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert count_parameters(build(name, 10, channels=1 if "small" in name else 3)) == parameters
+        assert count_parameters(build(name, 10)) == parameters
 
 
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
@@ -28,8 +31,28 @@ def test_every_model_gives_logits_for_its_image_size(name: str) -> None:
     with torch.device("meta"):
         model = build(name, 7)
         size = ARCHITECTURES[name].image_size
-        channels = 1 if "small" in name else 3
+        channels = len(ARCHITECTURES[name].statistics[0])
+        assert channels == (1 if size < 32 else 3)
         assert model(torch.empty(3, channels, size, size)).shape == (3, 7)
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "small" in name])
+def test_small_nets_end_in_4x4_features_and_keep_the_names_of_their_weights(name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    channels = len(architecture.statistics[0])
+    model = build(name, 10)
+    features = model.get_submodule("features")(
+        torch.empty(2, channels, architecture.image_size, architecture.image_size)
+    )
+    assert features.shape[2:] == (4, 4)
+    names = [name for name in model.state_dict() if name.endswith("weight")]
+    assert names == [f"features.{index}.weight" for index in (0, 1, 3, 4, 6, 7, 9, 10)] + ["linear.weight"]
+
+
+@pytest.mark.parametrize("name", ["small-8px", "small-14px"])
+def test_nets_saved_before_widths_could_be_chosen_still_load(name: str) -> None:
+    shapes = [tuple(tensor.shape) for tensor in build(name, 10).state_dict().values() if tensor.dim() == 4]
+    assert shapes == [(12, 1, 3, 3), (24, 12, 3, 3), (48, 24, 3, 3), (48, 48, 3, 3)]
 
 
 def multiply_adds(model: nn.Module, size: int) -> int:
@@ -67,9 +90,9 @@ def test_a_model_for_other_channels_spreads_its_statistics() -> None:
 
 
 def test_every_layer_of_every_small_model_learns() -> None:
-    for name in ("small-8px", "resnet18-slim", "resnet4b"):
+    for name in ("small-8px", "small-32px", "resnet18-slim", "resnet4b"):
         model = build(name, 10)
-        size, channels = ARCHITECTURES[name].image_size, 1 if "small" in name else 3
+        size, channels = ARCHITECTURES[name].image_size, len(ARCHITECTURES[name].statistics[0])
         model(torch.rand(4, channels, size, size)).square().sum().backward()
         assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 

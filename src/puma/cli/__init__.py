@@ -23,6 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data import fashion-mnist": ("puma.cli.data:fashion_mnist", "Fashion-MNIST from its four idx files"),
     "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
     "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
+    "data distort": (
+        "puma.cli.data:distort",
+        "extra images made from a pool's own by random affine and elastic distortion",
+    ),
     "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
     "train": ("puma.cli.train:train", "train a robust model on a pool, or on what a plan keeps of it"),
     "evaluate": ("puma.cli.evaluate:evaluate", "accuracy of a model: clean and under attack"),

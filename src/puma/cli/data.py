@@ -156,6 +156,21 @@ def folder(
     _tell(out)
 
 
+def distort(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:
+    """Make extra images from a pool's own by random affine and elastic distortion; they count as generated.
+
+    Args:
+        source: the pool, for instance digits/train; give it training images only.
+        count: how many to make; every image of the pool is used equally often, up to one.
+        seed: another seed makes other images.
+    """
+    from puma.pools.importers.distorted import distorted_copies
+
+    if source.resolve().is_relative_to(out.resolve()):
+        raise PumaError(f"--out {out} would replace the pool {source} itself; choose another --out.")
+    _write({"": distorted_copies(Pool.open(source), count, seed=seed)}, out, force)
+
+
 def show(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:
     """Print what a pool holds and draw a grid of its images.
 

@@ -17,6 +17,9 @@ from puma.models.wide_resnet import WideResNet
 _GREY = ((0.5,), (0.5,))
 _CIFAR = (CIFAR10_MEAN, CIFAR10_STD)
 _IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
+_SMALL_8PX = partial(SmallNet, strides=(1, 2, 1, 1))
+_SMALL_14PX = partial(SmallNet, strides=(2, 2, 1, 1))
+_SMALL_32PX = partial(SmallNet, strides=(2, 2, 2, 1), widths=(16, 32, 64, 64))
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,15 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "small-8px": Architecture(partial(SmallNet, first_stride=1), 8, _GREY, "4 convolutions, SiLU: CPU work"),
-    "small-14px": Architecture(partial(SmallNet, first_stride=2), 14, _GREY, "4 convolutions, SiLU: CPU work"),
+    "small-8px": Architecture(_SMALL_8PX, 8, _GREY, "4 convolutions, SiLU: CPU work"),
+    "small-14px": Architecture(_SMALL_14PX, 14, _GREY, "4 convolutions, SiLU: CPU work"),
+    "small-14px-narrow": Architecture(
+        partial(_SMALL_14PX, widths=(8, 16, 32, 32)), 14, _GREY, "small-14px at two thirds of the width"
+    ),
+    "small-14px-wide": Architecture(
+        partial(_SMALL_14PX, widths=(18, 36, 72, 72)), 14, _GREY, "small-14px at one and a half times the width"
+    ),
+    "small-32px": Architecture(_SMALL_32PX, 32, _CIFAR, "4 convolutions, SiLU, colour: CPU work"),
     "resnet18-slim": Architecture(partial(ResNet, width=16), 32, _CIFAR, "ResNet-18 at a quarter of the width"),
     "resnet4b": Architecture(ResNet4b, 32, _CIFAR, "small residual net without BN"),
     "resnet18": Architecture(ResNet, 32, _CIFAR, "ResNet-18, ReLU"),

@@ -1,4 +1,4 @@
-"""A net of 35 thousand parameters and half a million multiply-adds, for grey images of 8 to 14 px on a CPU."""
+"""Nets small enough for a CPU: by default 35 thousand parameters and half a million multiply-adds."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from puma.models.normalize import Normalize
 
 
 class SmallNet(nn.Module):
-    """Four 3x3 convolutions (12, 24, 48, 48 channels), each with BN and SiLU, then global pooling.
+    """A 3x3 convolution for every width, each with BN and SiLU, then global pooling.
 
-    ``first_stride`` is 2 for 14 px and 1 for 8 px, so that both end in 4x4 features.
+    ``strides`` belong to the image size: all the built-in nets end in 4x4 features.
     """
 
     def __init__(
@@ -20,14 +20,14 @@ class SmallNet(nn.Module):
         std: Sequence[float],
         *,
         channels: int,
-        first_stride: int,
+        strides: Sequence[int],
+        widths: Sequence[int] = (12, 24, 48, 48),
     ) -> None:
         super().__init__()
         self.normalize = Normalize(mean, std)
-        self.features = nn.Sequential(
-            *conv(channels, 12, first_stride), *conv(12, 24, 2), *conv(24, 48, 1), *conv(48, 48, 1)
-        )
-        self.linear = nn.Linear(48, num_classes)
+        layers = zip((channels, *widths[:-1]), widths, strides, strict=True)
+        self.features = nn.Sequential(*(module for layer in layers for module in conv(*layer)))
+        self.linear = nn.Linear(widths[-1], num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits for images in [0, 1]."""
