@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
     "curves": ("puma.cli.curves:curves", "training curves of several runs in one picture"),
     "iterate": ("puma.cli.iterate:iterate", "train, measure margins, plan, train again"),
+    "run": ("puma.cli.run:run", "a table or figure of the paper: train and evaluate every row of it"),
     "perceptron": (
         "puma.cli.perceptron:perceptron",
         "why pruning fails or works: theory and numbers in a minute",

@@ -1,0 +1,108 @@
+"""``puma run``: tables and figures of the paper, one command each."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from puma.errors import PumaError, unknown_name
+from puma.experiments import experiment_named
+from puma.experiments.perceptron_figure import PerceptronFigure, run_perceptron
+from puma.experiments.perceptron_figure import cost as perceptron_cost
+from puma.experiments.presets import Changes, changed, setting_for
+from puma.experiments.record import record_folder
+from puma.experiments.run import run_experiment
+from puma.experiments.spec import Experiment
+from puma.experiments.table import printed
+from puma.experiments.workspace import Workspace
+
+AttackName = Literal["clean", "cw", "pgd20", "autoattack"]
+
+
+def run(
+    names: Positional[Annotated[tuple[str, ...], arg(metavar="NAME...")]],
+    /,
+    *,
+    preset: str = "small",
+    dataset: str | None = None,
+    seeds: int | None = None,
+    rows: tuple[str, ...] = (),
+    data: Path = Path("data"),
+    work: Path = Path("puma-runs"),
+    out: Path = Path("results"),
+    processes: int = 1,
+    samples_seen: int | None = None,
+    batch_size: int | None = None,
+    eps: float | None = None,
+    test_samples: int | None = None,
+    method: str | None = None,
+    attacks: tuple[AttackName, ...] = (),
+    device: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Run experiments (puma list names them): train, measure and evaluate every row, beside the paper's numbers.
+
+    Stages are shared: a model, margins or a plan that another row or experiment needed is not made again. The same
+    command goes on after an interruption. Writes OUT/NAME.csv, for figures OUT/NAME-PRESET.png, and a record that puma
+    report makes a page of.
+
+    Args:
+        names: experiments, such as tab-summary.
+        preset: smoke (seconds, to see that it runs), small (real images, minutes to an hour) or paper (needs GPUs).
+        dataset: data set of the preset, where it has several: small has fashion-mnist-14px and cifar10.
+        seeds: repeat everything with so many seeds; one by default (perceptron figures: ten).
+        rows: only these rows.
+        data: folder with the pools you imported, such as DATA/cifar10 and DATA/cifar10-generated-1m.
+        work: folder for runs, margins, plans and evaluations.
+        out: folder for results.
+        processes: train and measure with so many processes on this machine, such as one per GPU.
+        samples_seen: length of every training, instead of the preset's.
+        batch_size: instead of the preset's.
+        eps: radius of training and evaluation, instead of the preset's.
+        test_samples: evaluate on so many test images, 0 on all.
+        method: how margins are measured.
+        attacks: evaluate under these too.
+        device: such as cpu or cuda.
+        dry_run: say what would be done and what it costs; do nothing.
+    """
+    if not names:
+        raise PumaError("name at least one experiment; puma list shows them.")
+    chosen = [experiment_named(name) for name in names]
+    if processes < 1:
+        raise PumaError(f"--processes must be at least 1, got {processes}.")
+    changes = Changes(samples_seen, batch_size, eps, test_samples, method, device, attacks)
+    command = shlex.join(["puma", "run", *sys.argv[2:]]) if sys.argv[1:2] == ["run"] else f"puma run {' '.join(names)}"
+    for experiment in chosen:
+        if isinstance(experiment, PerceptronFigure):
+            if dry_run:
+                print(f"{experiment.name}: {experiment.title}\n{perceptron_cost(experiment, preset, seeds)}")
+            else:
+                table = run_perceptron(experiment, preset, seeds, work, out)
+                print(f"results: {table}\npicture: {out / f'{experiment.name}-{preset}.png'}")
+            continue
+        setting = changed(setting_for(preset, dataset), changes)
+        workspace = Workspace(work, setting, data, processes)
+        selected = _selected(experiment, rows)
+        if dry_run:
+            from puma.experiments.cost import describe
+
+            print(describe(selected, workspace, seeds or 1, out))
+            continue
+        table = run_experiment(selected, workspace, 1 if seeds is None else seeds, out, command=command)
+        print(printed(selected, setting, table))
+        print(f"results: {table}")
+        if experiment.figure != "none":
+            print(f"picture: {out / f'{experiment.name}-{preset}.png'}")
+        print(f"look at it with: puma report {record_folder(selected, workspace)}")
+
+
+def _selected(experiment: Experiment, names: tuple[str, ...]) -> Experiment:
+    from dataclasses import replace
+
+    known = [row.name for row in experiment.rows]
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"row of {experiment.name}", name, known)
+    return replace(experiment, rows=tuple(row for row in experiment.rows if not names or row.name in names))

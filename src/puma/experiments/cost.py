@@ -1,0 +1,78 @@
+"""What an experiment costs: models to train, samples, passes, and on this machine hours."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from puma.experiments.run import fitting, models_of, needed_amounts
+from puma.experiments.spec import Amount, Experiment, Model
+from puma.experiments.workspace import Workspace
+from puma.training.config import TrainConfig
+from puma.training.estimate import estimate
+from puma.training.run_folder import Inputs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Trainings of one seed by net, and how long a short trial says they take together."""
+
+    trainings: dict[str, int]
+    samples: int
+    hours: float
+
+    @property
+    def models(self) -> int:
+        """How many models are trained for one seed."""
+        return sum(self.trainings.values())
+
+
+def models_needed(experiment: Experiment, workspace: Workspace) -> list[Model]:
+    """Return every model that the rows need, once."""
+    rows, _ = fitting(experiment, workspace)
+    return list(dict.fromkeys(model for row in rows for model in models_of(row.wants)))
+
+
+def cost(experiment: Experiment, workspace: Workspace) -> Cost:
+    """Count the models and time a few steps of each net on random images."""
+    models = models_needed(experiment, workspace)
+    trainings: dict[str, int] = {}
+    seconds = 0.0
+    samples = 0
+    timed: dict[TrainConfig, float] = {}
+    for model in models:
+        config = workspace.setting.nets[model.net]
+        trainings[config.model] = trainings.get(config.model, 0) + 1
+        samples += config.samples_seen
+        if config not in timed:
+            timed[config] = estimate(replace(config, compute=config.compute), _shape(workspace)).seconds_per_sample
+        seconds += timed[config] * config.samples_seen
+    return Cost(trainings, samples, seconds / 3600)
+
+
+def _shape(workspace: Workspace) -> Inputs:
+    channels = 3 if workspace.setting.dataset == "cifar10" else 1
+    return Inputs((), None, "", None, 10, channels)
+
+
+def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path) -> str:
+    """Say in lines what ``puma run`` would do."""
+    setting = workspace.setting
+    rows, left_out = fitting(experiment, workspace)
+    found = cost(experiment, workspace)
+    amounts: set[Amount] = {amount for row in rows for amount in needed_amounts(row.wants)}
+    nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())
+    lines = [
+        f"{experiment.name}: {experiment.title}",
+        f"preset       {setting.preset} on {setting.dataset}, eps {setting.eps:g}"
+        + (f"; changed: {setting.changed}" if setting.changed else ""),
+        f"rows         {'; '.join(row.name for row in rows)}",
+        f"trainings    {found.models} per seed ({nets}), {seeds} {'seed' if seeds == 1 else 'seeds'}, "
+        f"{found.samples * seeds:,} samples in all",
+        f"time         about {found.hours * seeds:.3g} hours on one {setting.nets['main'].compute.device}, "
+        f"by a short trial; margins and evaluation come on top",
+        f"evaluation   {', '.join(setting.evaluation.attacks)} on "
+        + (f"{setting.evaluation.max_samples:,} test images" if setting.evaluation.max_samples else "all test images"),
+        f"results      {out / experiment.name}.csv; stages in {workspace.path}, those of other experiments are reused",
+    ]
+    lines += [f"left out     {name}: this preset has no such net" for name in left_out]
+    lines += [f"missing      {sentence}" for sentence in workspace.library.missing(amounts)]
+    return "\n".join(lines)

@@ -1,0 +1,13 @@
+"""The perceptron in standard training: pruning easy or difficult samples.
+
+puma run fig1 --preset small
+"""
+
+from puma.experiments.perceptron_figure import PerceptronFigure
+
+EXPERIMENT = PerceptronFigure(
+    name="fig1",
+    title="Perceptron, eps 0: PE and PD by alpha",
+    figure="eps0",
+    expect="below alpha 2 only PD helps; above it PE turns the power law into an exponential one.",
+)

@@ -1,0 +1,13 @@
+"""The perceptron under a weak attack.
+
+puma run fig2 --preset small
+"""
+
+from puma.experiments.perceptron_figure import PerceptronFigure
+
+EXPERIMENT = PerceptronFigure(
+    name="fig2",
+    title="Perceptron, eps 0.001: PE and PD by alpha",
+    figure="eps0.001",
+    expect="a weak attack lowers the error without pruning, and PE stops short of the exponential law.",
+)

@@ -1,0 +1,13 @@
+"""The perceptron under a strong attack, samples closer to the boundary than eps filtered out.
+
+puma run fig4 --preset small
+"""
+
+from puma.experiments.perceptron_figure import PerceptronFigure
+
+EXPERIMENT = PerceptronFigure(
+    name="fig4",
+    title="Perceptron, eps 0.01, margins below eps filtered out",
+    figure="filtered",
+    expect="without mislabelled samples PE has its exponential law back.",
+)

@@ -1,0 +1,25 @@
+"""The method at growing prune fractions, with few, the usual number of, and many generated images.
+
+puma run fig-data-size --preset small
+"""
+
+from puma.experiments.spec import PRUNE_FRACTIONS, Amount, Experiment, Measured, Model, Planned, Row
+
+AMOUNTS: tuple[tuple[Amount, str], ...] = (("few", "200K"), ("usual", "1M"), ("many", "10M"))
+
+
+def _row(amount: Amount, size: str, fraction: float) -> Row:
+    by = Model(generated=amount)
+    model = Model(Planned(easy=fraction, margins=Measured(by)), generated=amount)
+    series = f"{amount} generated ({size} in the paper)"
+    return Row(f"{amount} generated, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
+
+
+EXPERIMENT = Experiment(
+    name="fig-data-size",
+    title="PUMA by prune fraction and number of generated images",
+    rows=tuple(_row(amount, size, fraction) for amount, size in AMOUNTS for fraction in PRUNE_FRACTIONS),
+    figure="lines",
+    axis="pruned fraction",
+    expect="accuracy rises with the pruned fraction, more so with more images; robustness then drops sharply.",
+)

@@ -1,0 +1,24 @@
+"""The method at growing prune fractions, for three nets; each measures its own margins.
+
+puma run fig-models --preset small
+"""
+
+from puma.experiments.spec import PRUNE_FRACTIONS, Experiment, Measured, Model, Net, Planned, Row
+
+NETS: tuple[tuple[Net, str], ...] = (("main", "ResNet-18"), ("second", "PreActResNet-18"), ("third", "WRN-28-10"))
+
+
+def _row(net: Net, name: str, fraction: float) -> Row:
+    model = Model(Planned(easy=fraction, margins=Measured(Model(net=net))), net=net)
+    series = f"{net} net ({name} in the paper)"
+    return Row(f"{net} net, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
+
+
+EXPERIMENT = Experiment(
+    name="fig-models",
+    title="PUMA by prune fraction and net",
+    rows=tuple(_row(net, name, fraction) for net, name in NETS for fraction in PRUNE_FRACTIONS),
+    figure="lines",
+    axis="pruned fraction",
+    expect="the nets behave alike; the widest is most accurate at a lower pruned fraction than the others.",
+)

@@ -1,0 +1,71 @@
+"""The figures of experiments: lines over a horizontal axis, or histograms of margins."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from puma.experiments.presets import Setting
+from puma.experiments.record import Files
+from puma.experiments.results import Line
+from puma.experiments.spec import Experiment
+from puma.margins.distribution import draw_picture, histograms
+from puma.margins.table import read_margins
+
+_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # told apart by everybody
+_MARKS = ["o", "s", "^", "D", "v", "P", "X"]
+_PANELS = {
+    "lines": {"clean_accuracy": "accuracy", "robust_accuracy": "robustness (C&W)"},
+    "curves": {"held_out_clean_accuracy": "held-out accuracy", "held_out_robust_accuracy": "held-out robustness"},
+}
+
+
+def draw(experiment: Experiment, lines: Sequence[Line], files: Files, path: Path, setting: Setting) -> Path:
+    """Draw the figure of an experiment."""
+    if experiment.figure == "histogram":
+        return draw_margins(files, path, setting)
+    panels = _PANELS[experiment.figure]
+    title = f"{experiment.title} (preset {setting.preset}, {setting.dataset})"
+    return draw_lines(lines, panels, path, title=title, axis=experiment.axis)
+
+
+def draw_lines(lines: Sequence[Line], panels: dict[str, str], path: Path, *, title: str, axis: str) -> Path:
+    """Draw a panel per quantity and a line per row; bars are the spread over seeds."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    names = list(dict.fromkeys(line.row for line in lines if line.quantity in panels and line.at is not None))
+    for axes, (quantity, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for index, name in enumerate(names):
+            points = sorted(
+                (line for line in lines if (line.row, line.quantity) == (name, quantity) and line.at is not None),
+                key=lambda line: line.at or 0.0,
+            )
+            axes.errorbar(
+                [line.at for line in points],
+                [100 * line.mean for line in points],
+                yerr=[100 * (line.spread or 0.0) for line in points],
+                color=_COLOURS[index % len(_COLOURS)],
+                marker=_MARKS[index % len(_MARKS)],
+                markersize=5,
+                linewidth=1.4,
+                capsize=2,
+                label=name,
+            )
+        axes.set(xlabel=axis, ylabel=f"{label}, %")
+        axes.grid(alpha=0.3)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.suptitle(title, fontsize=11)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def draw_margins(files: Files, path: Path, setting: Setting) -> Path:
+    """Draw the margins of the first seed of every row over each other."""
+    tables = {row: read_margins(next(iter(by_seed.values()))["margins"]) for row, by_seed in files.items()}
+    linf = setting.nets["main"].attack.norm == "linf"
+    unit, label = (255.0, "margin x 255 (L_inf)") if linf else (1.0, "margin (L2)")
+    draw_picture(histograms(tables), path, eps=setting.eps, unit=unit, label=label)
+    return path

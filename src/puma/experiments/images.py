@@ -1,0 +1,139 @@
+"""The images of a setting: pools that the user has imported, parts of them, and extra ones made from them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.experiments.locks import locked
+from puma.experiments.presets import ALL, Generated, Setting
+from puma.experiments.spec import Amount
+from puma.pools import Origin, Pool
+from puma.pools.importers.digits import digits
+from puma.pools.importers.distorted import distorted_copies
+from puma.pools.importing import write_parts
+from puma.pools.writer import Chunk, PoolPart
+
+_ROWS = 4096  # copied in one go
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: what it is called, and how its pools come to be in the data folder."""
+
+    title: str
+    how: str
+
+
+SOURCES: dict[str, Source] = {
+    "digits": Source("scikit-learn's digits, 8 px", "they are bundled"),
+    "fashion-mnist-14px": Source(
+        "Fashion-MNIST, 14 px", "puma data import fashion-mnist FOLDER --pool 2 --out {data}/fashion-mnist-14px"
+    ),
+    "cifar10": Source("CIFAR-10", "puma data import cifar10 FOLDER --out {data}/cifar10"),
+}
+_HOW_GENERATED = "puma data import npz FILE.npz --like {data}/{dataset}/train --out {data}/{pool}"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Folders of pools to train and to test on, and what a reader of the results should know about them."""
+
+    pools: tuple[Path, ...]
+    test: Path
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where pools are found (``data``) and where parts of them are written (``work``)."""
+
+    data: Path
+    work: Path
+    setting: Setting
+
+    def images(self, amount: Amount) -> Images:
+        """Return the pools of a setting with an amount of generated images, writing those that do not exist yet."""
+        train, test = self._official()
+        real, notes = self._real(train)
+        if amount == "none":
+            return Images((real,), test, notes)
+        generated, more = self._generated(amount, train)
+        return Images((real, generated), test, notes + more)
+
+    def missing(self, amounts: set[Amount]) -> list[str]:
+        """Return a sentence for every pool that has to be imported first."""
+        name, sentences = self.setting.dataset, []
+        if name != "digits" and not (self.data / name / "train" / "pool.json").is_file():
+            how = SOURCES[name].how.format(data=self.data)
+            sentences.append(f"{SOURCES[name].title} is not at {self.data / name}; import it with: {how}")
+        wanted = {self.setting.generated[amount].pool for amount in amounts - {"none"}}
+        for pool in sorted(wanted) if name != "digits" and not self.setting.stands_in else ():
+            if not (self.data / pool / "pool.json").is_file():
+                how = _HOW_GENERATED.format(data=self.data, dataset=name, pool=pool)
+                sentences.append(f"generated images are not at {self.data / pool}; import them with: {how}")
+        return sentences
+
+    def _official(self) -> tuple[Path, Path]:
+        name = self.setting.dataset
+        bundled = name == "digits"
+        folder = self._made(name, lambda out: write_parts(digits(), out)) if bundled else self.data / name
+        return folder / "train", folder / "test"
+
+    def _real(self, train: Path) -> tuple[Path, tuple[str, ...]]:
+        wanted = self.setting.real
+        pool = Pool.open(train)
+        if wanted == ALL or wanted >= len(pool):
+            return train, ()
+        note = f"{wanted:,} of the {len(pool):,} real training images are used as real ones."
+        return self._part(pool, np.arange(wanted), Origin.REAL, f"{self.setting.dataset}-real-{wanted}"), (note,)
+
+    def _generated(self, amount: Amount, train: Path) -> tuple[Path, tuple[str, ...]]:
+        asked, name = self.setting.generated[amount], self.setting.dataset
+        if name == "digits":
+            note = f"{asked.count:,} extra images were made from the training digits by affine and elastic distortion."
+            out = f"{asked.pool}-{asked.count}"
+            parts = {"": distorted_copies(Pool.open(train), asked.count)}
+            return self._made(out, lambda path: write_parts(parts, path)), (note,)
+        place = self.data / asked.pool
+        if (place / "pool.json").is_file():
+            return self._taken(place, asked)
+        pool = Pool.open(train)
+        count = min(asked.count, len(pool) - self.setting.real)
+        if not self.setting.stands_in or self.setting.real == ALL or count < 1:
+            raise PumaError(f"{'; '.join(self.missing({amount}))}.")
+        rows = np.arange(self.setting.real, self.setting.real + count)
+        note = f"{count:,} other real training images play the generated ones."
+        return self._part(pool, rows, Origin.GENERATED, f"{name}-stand-in-{count}"), (note,)
+
+    def _taken(self, place: Path, asked: Generated) -> tuple[Path, tuple[str, ...]]:
+        pool = Pool.open(place)
+        if asked.count == ALL or asked.count == len(pool):
+            return place, (f"generated images: all {len(pool):,} of {asked.pool}.",)
+        if asked.count > len(pool):
+            return place, (f"generated images: {asked.pool} has {len(pool):,} of the {asked.count:,} asked for.",)
+        note = f"generated images: {asked.count:,} of the {len(pool):,} of {asked.pool}."
+        part = self._part(pool, np.arange(asked.count), Origin.GENERATED, f"{asked.pool}-{asked.count}")
+        return part, (note,)
+
+    def _part(self, pool: Pool, places: NDArray[np.int64], origin: Origin, name: str) -> Path:
+        """Copy some images of a pool: those at these places of a fixed random order, so that classes are mixed."""
+        rows = np.sort(np.random.default_rng(0).permutation(len(pool))[places])
+
+        def chunks() -> Iterator[Chunk]:
+            for start in range(0, len(rows), _ROWS):
+                batch = pool.batch(rows[start : start + _ROWS])
+                yield batch.images.permute(0, 2, 3, 1).numpy(), batch.labels.numpy()
+
+        part = PoolPart(chunks(), pool.class_names, len(rows), origin)
+        return self._made(f"{name}-{pool.fingerprint[:8]}", lambda out: write_parts({"": part}, out, progress=True))
+
+    def _made(self, name: str, make: Callable[[Path], object]) -> Path:
+        out = self.work / "pools" / name
+        with locked(out):
+            if not out.is_dir():
+                make(out)
+        return out

@@ -1,0 +1,238 @@
+"""How large an experiment is: data, nets, lengths, for each preset and data set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from puma.errors import PumaError, unknown_name
+from puma.evaluation import EvaluationConfig
+from puma.experiments.spec import Amount, Net
+from puma.training import TrainConfig, recipe
+from puma.training.config import check
+from puma.training.feed import AugmentConfig
+from puma.training.inner_attack import AttackConfig
+
+ALL = 0  # as a number of images
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Where the generated images of an amount come from: so many of a pool; ALL takes what it holds."""
+
+    pool: str
+    count: int = ALL
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the rows of an experiment are run on.
+
+    Attributes:
+        preset: smoke, small or paper.
+        dataset: a name of ``images.SOURCES``.
+        real: so many of the real training images are used; ALL takes every one.
+        generated: where the generated images come from, by amount. If that pool is not there, the real images that
+            are not used play their part, as far as ``stands_in`` allows it.
+        stands_in: see ``generated``.
+        nets: the configuration of training, by the net's role; a row whose net is not here is left out.
+        evaluation: the attacks on test images.
+        method: how margins are measured.
+        changed: what the user changed, in words.
+    """
+
+    preset: str
+    dataset: str
+    real: int
+    generated: Mapping[Amount, Generated]
+    nets: Mapping[Net, TrainConfig]
+    evaluation: EvaluationConfig
+    stands_in: bool = True
+    method: str = "deepfool"
+    changed: str = ""
+
+    @property
+    def eps(self) -> float:
+        """Radius of the attack that is trained for and evaluated with."""
+        return self.nets["main"].attack.eps
+
+
+_SMOKE = TrainConfig(
+    model="small-8px",
+    samples_seen=1280,
+    batch_size=64,
+    generated_fraction=0.7,
+    held_out=100,
+    evaluate_every=320,
+    checkpoint_every=640,
+    log_every=5,
+    attack=AttackConfig(eps=0.1, step_size=0.05, steps=2),
+    augment=AugmentConfig(padding=1, flip=False),
+)
+_FASHION = replace(
+    recipe("small-fashion-14px"),
+    samples_seen=100_000,
+    generated_fraction=0.7,
+    held_out=1000,
+    evaluate_every=10_000,
+)
+_CIFAR = replace(
+    recipe("small-cifar10"),
+    model="small-32px",
+    samples_seen=100_000,
+    generated_fraction=0.5,
+    held_out=1000,
+    evaluate_every=10_000,
+    checkpoint_every=10_000,
+)
+
+
+def _on_nets(config: TrainConfig, **names: str) -> dict[Net, TrainConfig]:
+    roles: dict[str, Net] = {"main": "main", "second": "second", "third": "third", "wide": "wide"}
+    return {roles[role]: replace(config, model=name) for role, name in names.items()}
+
+
+_BUNDLED = "digits-distorted"
+_PAPER_NETS: Mapping[Net, TrainConfig] = {
+    "main": recipe("wang2023-resnet18"),
+    "second": recipe("wang2023-preactresnet18"),
+    "third": recipe("wang2023-wrn28-10"),
+    "wide": recipe("wang2023-wrn28-10"),
+    "widest": recipe("wang2023-wrn70-16"),
+}
+
+PRESETS = ("smoke", "small", "paper")
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        preset="smoke",
+        dataset="digits",
+        real=ALL,
+        generated={
+            "few": Generated(_BUNDLED, 300),
+            "usual": Generated(_BUNDLED, 600),
+            "many": Generated(_BUNDLED, 1200),
+            "most": Generated(_BUNDLED, 2400),
+        },
+        nets=_on_nets(_SMOKE, main="small-8px", second="small-14px", third="small-14px-wide", wide="small-14px-wide"),
+        evaluation=EvaluationConfig(max_samples=64, masking_samples=0),
+        stands_in=False,
+    ),
+    Setting(
+        preset="small",
+        dataset="fashion-mnist-14px",
+        real=7000,
+        generated={
+            "few": Generated("fashion-mnist-14px-generated", 5000),
+            "usual": Generated("fashion-mnist-14px-generated", 20_000),
+            "many": Generated("fashion-mnist-14px-generated", 53_000),
+            "most": Generated("fashion-mnist-14px-generated", 53_000),
+        },
+        nets=_on_nets(
+            _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
+        ),
+        evaluation=EvaluationConfig(masking_samples=0),
+    ),
+    Setting(
+        preset="small",
+        dataset="cifar10",
+        real=11_000,
+        generated={
+            "few": Generated("cifar10-generated", 2500),
+            "usual": Generated("cifar10-generated", 10_000),
+            "many": Generated("cifar10-generated", 39_000),
+            "most": Generated("cifar10-generated", 39_000),
+        },
+        nets=_on_nets(_CIFAR, main="small-32px", second="resnet4b", third="resnet18-slim", wide="resnet18-slim"),
+        evaluation=EvaluationConfig(max_samples=2000, masking_samples=0),
+    ),
+    Setting(
+        preset="paper",
+        dataset="cifar10",
+        real=ALL,
+        generated={
+            "few": Generated("cifar10-generated-1m", 200_000),
+            "usual": Generated("cifar10-generated-1m", 1_000_000),
+            "many": Generated("cifar10-generated-10m", 10_000_000),
+            "most": Generated("cifar10-generated-50m"),
+        },
+        nets=_PAPER_NETS,
+        evaluation=EvaluationConfig(attacks=("clean", "cw", "autoattack")),
+        stands_in=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a user wants otherwise than the preset has it; None leaves it.
+
+    Attributes:
+        samples_seen: length of every training.
+        batch_size: images in a batch.
+        eps: radius of training and evaluation; steps of the attack scale along.
+        test_samples: evaluate on so many test images, 0 on all.
+        method: how margins are measured.
+        device: such as cpu or cuda.
+        attacks: what is evaluated: clean, cw, pgd20, autoattack.
+    """
+
+    samples_seen: int | None = None
+    batch_size: int | None = None
+    eps: float | None = None
+    test_samples: int | None = None
+    method: str | None = None
+    device: str | None = None
+    attacks: tuple[str, ...] = field(default=())
+
+
+def setting_for(preset: str, dataset: str | None = None) -> Setting:
+    """Look a setting up; without a data set the first of the preset is taken."""
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, list(PRESETS))
+    there = [setting for setting in SETTINGS if setting.preset == preset]
+    if dataset is None:
+        return there[0]
+    names = [setting.dataset for setting in there]
+    if dataset not in names:
+        raise unknown_name(f"data set of preset {preset}", dataset, names)
+    return there[names.index(dataset)]
+
+
+def changed(setting: Setting, changes: Changes) -> Setting:
+    """Apply a user's changes; those that move numbers are written down in ``Setting.changed``."""
+    nets = {role: _changed(config, changes) for role, config in setting.nets.items()}
+    for config in nets.values():
+        check(config)
+    evaluation = setting.evaluation
+    if changes.test_samples is not None:
+        if changes.test_samples < 0:
+            raise PumaError(f"--test-samples must not be negative, got {changes.test_samples}.")
+        evaluation = replace(evaluation, max_samples=changes.test_samples)
+    if changes.attacks:
+        evaluation = replace(evaluation, attacks=tuple(dict.fromkeys(("clean", "cw", *changes.attacks))))
+    told = {name: getattr(changes, name) for name in ("samples_seen", "batch_size", "eps", "test_samples", "method")}
+    words = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                      for name, value in told.items() if value is not None)  # fmt: skip
+    return replace(setting, nets=nets, evaluation=evaluation, method=changes.method or setting.method, changed=words)
+
+
+def _changed(config: TrainConfig, changes: Changes) -> TrainConfig:
+    if changes.samples_seen is not None:
+        share = changes.samples_seen / config.samples_seen
+        every = max(1, round(config.evaluate_every * share)) if config.evaluate_every else 0
+        schedule = replace(config.schedule, every=round(config.schedule.every * share))
+        checkpoint = max(1, round(config.checkpoint_every * share))
+        config = replace(
+            config,
+            samples_seen=changes.samples_seen,
+            evaluate_every=every,
+            checkpoint_every=checkpoint,
+            schedule=schedule,
+        )
+    if changes.batch_size is not None:
+        config = replace(config, batch_size=changes.batch_size)
+    if changes.eps is not None:
+        scale = changes.eps / config.attack.eps
+        attack = replace(config.attack, eps=changes.eps, step_size=config.attack.step_size * scale)
+        config = replace(config, attack=attack)
+    if changes.device is not None:
+        config = replace(config, compute=replace(config.compute, device=changes.device))
+    return config

@@ -1,0 +1,170 @@
+"""Run an experiment: every row for every seed, results written after each, so that a run cut short has lost nothing."""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puma.errors import PumaError
+from puma.evaluation.accuracy import check_config
+from puma.experiments.figures import draw
+from puma.experiments.record import write_record
+from puma.experiments.results import Line, Origin, read_results, write_results
+from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
+from puma.experiments.workspace import Workspace, plan_counts
+from puma.margins.table import read_margins
+from puma.report.curves import read_metrics
+
+_CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
+_QUANTITIES = {"clean": "clean_accuracy", "cw": "robust_accuracy", "autoattack": "autoattack_accuracy"}
+
+
+@dataclass
+class Done:
+    """What is known so far: files and numbers of each row and seed."""
+
+    files: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
+    numbers: dict[tuple[str, float | None, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, row: Row, seed: int, at: float | None, values: Mapping[str, float]) -> None:
+        """Take down numbers of a row."""
+        for quantity, value in values.items():
+            self.numbers[row.label, at, quantity][seed] = value
+
+
+def run_experiment(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, *, command: str = "") -> Path:
+    """Run all rows for seeds 0 to ``seeds`` - 1; write the table, the figure, and the record that a report reads."""
+    rows, left_out = fitting(experiment, workspace)
+    check_inputs(rows, workspace, seeds)
+    table = out / f"{experiment.name}.csv"
+    if table.is_file():
+        read_results(table)  # before hours of work, not after them
+    done = Done()
+    setting = workspace.setting
+    origin = Origin(
+        experiment=experiment.name,
+        preset=setting.preset,
+        dataset=setting.dataset,
+        changed=setting.changed,
+        device=setting.nets["main"].compute.device,
+    )
+    for seed in range(seeds):
+        for number, row in enumerate(rows, start=1):
+            tell(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
+            do_row(row, seed, workspace, done)
+            write_results(table, origin, list(lines(rows, done)))
+            write_record(experiment, rows, workspace, done.files, command=command, left_out=left_out)
+    if experiment.figure != "none":
+        draw(experiment, list(lines(rows, done)), done.files, out / f"{experiment.name}-{setting.preset}.png", setting)
+    return table
+
+
+def fitting(experiment: Experiment, workspace: Workspace) -> tuple[list[Row], list[str]]:
+    """Return the rows whose nets the setting has, and the names of the others."""
+    rows = [row for row in experiment.rows if needed_nets(row.wants) <= set(workspace.setting.nets)]
+    return rows, [row.name for row in experiment.rows if row not in rows]
+
+
+def check_inputs(rows: list[Row], workspace: Workspace, seeds: int) -> None:
+    """Raise before anything is computed if something cannot be."""
+    if seeds < 1:
+        raise PumaError(f"give at least one seed, got {seeds}.")
+    check_config(workspace.setting.evaluation, workspace.setting.eps)
+    amounts: set[Amount] = set()
+    for row in rows:
+        amounts |= needed_amounts(row.wants)
+    if missing := workspace.library.missing(amounts):
+        raise PumaError(f"{'; '.join(missing)}.")
+
+
+def models_of(wants: Model | Measured) -> Iterator[Model]:
+    """Yield every model that has to be trained, those that are built on first."""
+    if isinstance(wants, Measured):
+        yield from models_of(wants.by)
+        return
+    if wants.planned is not None:
+        if wants.planned.needs_margins:
+            yield from models_of(wants.planned.margins)
+        if wants.planned.needs_difficulty:
+            yield from models_of(wants.planned.difficulty_of)
+    yield wants
+
+
+def needed_nets(wants: Model | Measured) -> set[str]:
+    """Return the roles of all nets that a row needs."""
+    return {model.net for model in models_of(wants)}
+
+
+def needed_amounts(wants: Model | Measured) -> set[Amount]:
+    """Return the amounts of generated images that a row needs."""
+    return {model.generated for model in models_of(wants)} | ({"usual"} if isinstance(wants, Measured) else set())
+
+
+def do_row(row: Row, seed: int, workspace: Workspace, done: Done) -> None:
+    """Train, measure and evaluate what a row wants, and take its numbers down."""
+    if isinstance(row.wants, Measured):
+        images = workspace.images(Model())
+        path = workspace.margins(row.wants, images.pools, seed)
+        done.files[row.name][seed] = _files(images.pools, margins=path)
+        done.add(row, seed, row.at, margin_numbers(path, workspace.setting.eps))
+        return
+    model, images = row.wants, workspace.images(row.wants)
+    run = workspace.trained(model, seed)
+    evaluation = workspace.evaluated(model, seed)
+    plan = margins = None
+    if model.planned is not None:
+        plan = workspace.plan(model.planned, images.pools, seed)
+        done.add(row, seed, row.at, plan_counts(plan, model.planned.eps * workspace.setting.eps))
+        if model.planned.needs_margins:
+            margins = workspace.margins(model.planned.margins, images.pools, seed)
+    done.files[row.name][seed] = _files(images.pools, run=run, plan=plan, margins=margins, evaluation=evaluation)
+    done.add(row, seed, row.at, accuracies(evaluation))
+    if row.at is None:
+        for line in read_metrics(run):
+            curve = {name: line[name] for name in _CURVES if name in line}
+            done.add(row, seed, float(line["samples"]), curve)
+
+
+def _files(pools: tuple[Path, ...], **paths: Path | None) -> dict[str, Any]:
+    return {"pools": pools, "run": None, "plan": None, "margins": None, "evaluation": None, **paths}
+
+
+def accuracies(evaluation: Path) -> dict[str, float]:
+    """Read the shares of right samples of an evaluation."""
+    results = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))["results"]
+    return {_QUANTITIES.get(name, name): float(values["accuracy"]) for name, values in results.items()}
+
+
+def margin_numbers(path: Path, eps: float) -> dict[str, float]:
+    """Summarise margins: quantiles of those that were found, and shares of all."""
+    table = read_margins(path)
+    found = table.margin[table.crossed].astype(np.float64)
+    quantiles = {
+        f"margin_q{100 * share:02.0f}": float(np.quantile(found, share)) for share in (0.05, 0.25, 0.5, 0.75, 0.95)
+    }
+    shares = {"crossed_share": table.crossed, "negative_share": table.margin < 0, "below_eps_share": table.margin < eps}
+    return quantiles | {name: float(flags.mean()) for name, flags in shares.items()}
+
+
+def lines(rows: list[Row], done: Done) -> Iterator[Line]:
+    """Yield the lines of the table, in the order of the rows; what the paper reports stands beside ours."""
+    order = {row.label: place for place, row in reversed(list(enumerate(rows)))}
+    papers = {(row.label, row.at): row.paper for row in rows}
+    for (name, at, quantity), by_seed in sorted(done.numbers.items(), key=lambda entry: order[entry[0][0]]):
+        paper = papers.get((name, at))
+        value = spread = None
+        if paper is not None and quantity in ("clean_accuracy", "robust_accuracy"):
+            clean = quantity == "clean_accuracy"
+            value = (paper.clean if clean else paper.robust) / 100
+            spread = (paper.clean_spread if clean else paper.robust_spread) / 100
+        yield Line(name, quantity, by_seed, at, value, spread or None)
+
+
+def tell(sentence: str) -> None:
+    """Say on standard error where the run is."""
+    print(f"puma: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,19 @@
+"""Pruning by difficulty alone, at full strength: easy samples, difficult ones, both, or random ones.
+
+puma run tab-double-pruning --preset small --seeds 3
+"""
+
+from puma.experiments.spec import TRADES, Experiment, Paper, Row, pruned
+
+EXPERIMENT = Experiment(
+    name="tab-double-pruning",
+    title="Pruning by classification difficulty at full strength",
+    rows=(
+        Row("no pruning", TRADES, Paper(87.87, 58.57, 0.10, 0.08), baseline=True),
+        Row("random 22 %", pruned(random=0.22), Paper(87.64, 58.27, 0.04, 0.05)),
+        Row("PD 12 %", pruned(difficult=0.12), Paper(86.05, 58.40, 0.10, 0.19)),
+        Row("PE 22 %", pruned(easy=0.22), Paper(88.87, 57.40, 0.10, 0.17)),
+        Row("PE 22 % + PD 12 %", pruned(easy=0.22, difficult=0.12), Paper(87.13, 58.39, 0.10, 0.22)),
+    ),
+    expect="PE gains accuracy and loses robustness, PD loses accuracy, both together are no better than random.",
+)

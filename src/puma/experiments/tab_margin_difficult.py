@@ -1,0 +1,23 @@
+"""Easy samples pruned by difficulty, strengths by four rules.
+
+puma run tab-margin-difficult --preset small --seeds 3
+"""
+
+from puma.experiments.spec import Experiment, Model, Paper, Planned, Row, Rule
+
+
+def _by(rule: Rule) -> Model:
+    return Model(Planned(easy=0.22, score="cd_clean", strength=rule))
+
+
+EXPERIMENT = Experiment(
+    name="tab-margin-difficult",
+    title="Which samples are attacked less strongly, PE 22 % by difficulty",
+    rows=(
+        Row("eps for all", _by("constant"), Paper(88.87, 57.40, 0.10, 0.17), baseline=True),
+        Row("eps/8 if always wrong", _by("weak-if-difficult"), Paper(89.70, 57.87, 0.08, 0.08)),
+        Row("margin if always wrong", _by("margin-if-difficult"), Paper(90.66, 58.15, 0.01, 0.01)),
+        Row("margin for all", _by("margin"), Paper(90.67, 58.15, 0.14, 0.08)),
+    ),
+    expect="weaker attacks on difficult samples gain both; the margin decides how weak better than a constant.",
+)

@@ -1,0 +1,22 @@
+"""Which model to measure margins with; among them the method's own result (iterated).
+
+puma run tab-margin-model --preset small --seeds 3
+"""
+
+from puma.experiments.spec import REAL_ONLY, TRADES, Experiment, Model, Paper, Row, puma
+
+EXPERIMENT = Experiment(
+    name="tab-margin-model",
+    title="The model that measures margins, PUMA 20 %",
+    rows=(
+        Row("same net, real images only", puma(0.2, by=REAL_ONLY), Paper(90.65, 58.42, 0.09, 0.02)),
+        Row("same net, same images", puma(0.2, by=TRADES), Paper(91.37, 58.53, 0.21, 0.36), baseline=True),
+        Row("iterated: the row above", puma(0.2, by=puma(0.2, by=TRADES)), Paper(91.20, 58.24, 0.06, 0.01)),
+        Row("wide net, most images", puma(0.2, by=Model(net="wide", generated="most")),
+            Paper(89.70, 56.34, 0.11, 0.02)),
+        Row("wide net, same images", puma(0.2, by=Model(net="wide")), Paper(90.65, 57.37, 0.02, 0.12)),
+        Row("widest net, most images", puma(0.2, by=Model(net="widest", generated="most")),
+            Paper(88.83, 54.80, 0.13, 0.02)),
+    ),
+    expect="best is the same net on the same images; better nets and more images make worse margin models.",
+)  # fmt: skip

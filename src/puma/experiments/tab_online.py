@@ -1,0 +1,20 @@
+"""The online method, which finds strengths during training; with the paper's fixed threshold, and with ours.
+
+puma run tab-online --preset small --seeds 3
+"""
+
+from puma.experiments.spec import Experiment, Model, Online, Paper, Row, puma
+
+THRESHOLD = 26 / 8  # of eps
+
+EXPERIMENT = Experiment(
+    name="tab-online",
+    title="Margins found during training",
+    rows=(
+        Row("PUMA 0 %", puma(0.0), Paper(89.91, 58.18, 0.14, 0.27), baseline=True),
+        Row("online, no pruning", Model(online=Online("paper")), Paper(90.87, 57.49, 0.03, 0.20)),
+        Row("online, pruned at 3.25 eps", Model(online=Online("paper", THRESHOLD)), Paper(14.87, 12.8, 6.99, 4.06)),
+        Row("online, ours, 20 %", Model(online=Online("ours"))),
+    ),
+    expect="without pruning online is more accurate and less robust; the fixed threshold does not converge.",
+)
