@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "margins": ("puma.cli.margins:margins", "signed distance of every sample to a model's decision boundary"),
     "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
     "curves": ("puma.cli.curves:curves", "training curves of several runs in one picture"),
+    "report": ("puma.cli.report:report", "one HTML page: results, margins, plans and a gallery of samples"),
     "iterate": ("puma.cli.iterate:iterate", "train, measure margins, plan, train again"),
     "run": ("puma.cli.run:run", "a table or figure of the paper: train and evaluate every row of it"),
     "perceptron": (

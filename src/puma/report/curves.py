@@ -9,7 +9,7 @@ from puma.errors import PumaError
 
 _COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # told apart by everybody
 _STYLES = ["-", "--", "-.", ":"]
-_PANELS = {
+PANELS = {
     "held_out_clean_accuracy": "held-out accuracy",
     "held_out_robust_accuracy": "held-out robust accuracy",
     "clean_accuracy": "accuracy on training batches",
@@ -45,7 +45,7 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
     lines = {str(run) if alike else run.name: read_metrics(run) for run in runs}
-    shown = [name for name in _PANELS if any(name in line for metrics in lines.values() for line in metrics)]
+    shown = [name for name in PANELS if any(name in line for metrics in lines.values() for line in metrics)]
     if not shown:
         raise PumaError(f"nothing is recorded yet in {', '.join(lines)}.")
     columns = min(len(shown), 3)
@@ -59,7 +59,7 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
             samples = [line["samples"] / 1000 for line in points]
             colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
             panel.plot(samples, [line[name] for line in points], style, color=colour, label=run.replace("$", r"\$"))
-        panel.set(title=_PANELS[name], xlabel="thousand samples seen")
+        panel.set(title=PANELS[name], xlabel="thousand samples seen")
         panel.grid(alpha=0.3)
     for panel in axes[len(shown) :]:
         panel.set_visible(False)

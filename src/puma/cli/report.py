@@ -1,0 +1,36 @@
+"""``puma report``: one HTML page about runs, margins and plans."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from puma.report.page import MAX_SAMPLES, write_report
+
+
+def report(
+    results: Positional[tuple[Path, ...]],
+    /,
+    *,
+    out: Path = Path("report.html"),
+    title: str | None = None,
+    max_samples: int = MAX_SAMPLES,
+    open_: Annotated[bool, arg(name="open")] = False,
+    force: bool = False,
+) -> None:
+    """Write one self-contained HTML page: results, training curves, margins, strengths, classes, a gallery.
+
+    Args:
+        results: run folders, folders that hold runs, margins*.parquet, plan*.parquet and pools, or experiment.json.
+        out: the .html file to write; needs no network and no other file.
+        title: heading of the page.
+        max_samples: the gallery shows at most so many samples, the telling ones first.
+        open_: show the page in the browser.
+        force: replace a file that is not a report.
+    """
+    path = write_report(results, out, title=title, max_samples=max_samples, force=force, show=True)
+    print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if open_:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())

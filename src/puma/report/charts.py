@@ -1,0 +1,191 @@
+"""The charts of a report, from plain numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.report.comparison import Estimate
+from puma.report.frame import (
+    BOTTOM,
+    HEIGHT,
+    TOP,
+    Frame,
+    figure,
+    key,
+    line,
+    line_kind,
+    mark,
+    path,
+    short,
+    text,
+    widened,
+)
+from puma.report.markup import Markup, tag
+
+BINS = 40
+_MOST_POINTS = 300
+Numbers = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row in the trade-off: accuracy across, robustness up; ``paper`` is the published pair."""
+
+    name: str
+    index: int
+    accuracy: Estimate | None
+    robustness: Estimate | None
+    paper: tuple[float, float] | None
+
+
+def trade_off(points: Sequence[Point], robustness: str) -> Markup:
+    """Accuracy against robustness, a mark per row with its intervals, the paper's hollow."""
+    across, up, parts, legend = [], [], [], []
+    for point in points:
+        if point.accuracy and point.robustness:
+            across += [point.accuracy.low, point.accuracy.high]
+            up += [point.robustness.low, point.robustness.high]
+        if point.paper:
+            across.append(point.paper[0])
+            up.append(point.paper[1])
+    frame = Frame(widened(across), widened(up))
+    for point in points:
+        if point.paper:
+            words = f"{point.name}, paper: accuracy {point.paper[0]:.1%}, robustness {point.paper[1]:.1%}"
+            parts.append(
+                mark(point.index, frame.across(point.paper[0]), frame.up(point.paper[1]), hollow=True, title=words)
+            )
+        if point.accuracy and point.robustness:
+            parts += _crossed(frame, point, point.accuracy, point.robustness)
+        legend.append(key(point.name, mark(point.index, 14, 7)))
+    if any(point.paper for point in points):
+        legend.append(key("hollow: the paper's", mark(0, 14, 7, hollow=True)))
+    axes = frame.axes("accuracy", robustness, write_x=_percent, write_y=_percent)
+    note = "Up and right is better; the bars are 95 % intervals."
+    return figure("Accuracy against robustness", [*axes, *parts], legend=legend, note=note)
+
+
+def _crossed(frame: Frame, point: Point, accuracy: Estimate, robustness: Estimate) -> list[Markup]:
+    x, y, kind = frame.across(accuracy.mean), frame.up(robustness.mean), f"interval s{point.index % 7}"
+    words = (
+        f"{point.name}: accuracy {accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}], "
+        f"robustness {robustness.mean:.1%} [{robustness.low:.1%}, {robustness.high:.1%}]"
+    )
+    return [
+        line(frame.across(accuracy.low), y, frame.across(accuracy.high), y, kind),
+        line(x, frame.up(robustness.low), x, frame.up(robustness.high), kind),
+        mark(point.index, x, y, title=words),
+    ]
+
+
+def curves(title: str, lines: Sequence[tuple[int, Sequence[tuple[float, float]]]], *, shares: bool) -> Markup:
+    """Return a quantity over samples seen: lines of (row's index, points)."""
+    everything = [point for _, points in lines for point in points]
+    across = (0.0, max(x for x, _ in everything) or 1.0)
+    frame = Frame(across, widened([y for _, y in everything]))
+    parts = frame.axes("samples seen", "", write_x=short, write_y=_percent if shares else short)
+    for index, points in lines:
+        step = -(-len(points) // _MOST_POINTS)
+        places = [(frame.across(x), frame.up(y)) for x, y in points[::-step][::-1]]
+        single = len(places) == 1
+        parts.append(mark(index, *places[0]) if single else path(places, f"{line_kind(index)} thin"))
+    return figure(title, parts)
+
+
+def row_keys(names: Sequence[tuple[int, str]]) -> Markup:
+    """Return a legend of rows as lines."""
+    items = [tag("li", key(name, line(1, 7, 27, 7, line_kind(index)))) for index, name in names]
+    return tag("ul", *items, class_="legend")
+
+
+def edges_of(values: Numbers) -> Numbers:
+    """Forty equal bins over the middle 99 %; the outer ones also take what lies beyond."""
+    low, high = np.quantile(values, (0.005, 0.995))
+    return np.linspace(low, max(high, low + 1e-6), BINS + 1)
+
+
+def binned(values: Numbers, edges: Numbers) -> NDArray[np.int64]:
+    """Count values in bins; those beyond the ends count in the outer bins."""
+    return np.histogram(values.clip(edges[0], edges[-1]), edges)[0]
+
+
+def margin_histogram(kept: Numbers, pruned: Numbers, marks: Mapping[str, float], norm: str) -> Markup:
+    """Kept samples filled, pruned ones hatched on top of them, with values of interest marked."""
+    inside = [value for value in marks.values() if np.isfinite(value)]
+    edges = edges_of(np.concatenate([kept, pruned]))
+    low, high = min([edges[0], *inside]), max([edges[-1], *inside])
+    first, second = binned(kept, edges), binned(pruned, edges)
+    frame = Frame(widened([float(low), float(high)], 0.03), (0.0, 1.12 * float((first + second).max())))
+    parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=short, write_y=short)]
+    parts += _bars(frame, edges, np.zeros_like(first), first, "bar kept")
+    parts += _bars(frame, edges, first, second, "bar pruned")
+    for index, (name, value) in enumerate(marks.items()):
+        if np.isfinite(value):
+            place = frame.across(value)
+            parts.append(line(place, TOP, place, HEIGHT - BOTTOM, f"marked m{index}"))
+            parts.append(text(place, TOP - 3 - 0 * index, name, "tick middle strong"))
+    legend = [key(f"kept ({len(kept):,})", _box("bar kept"))]
+    if len(pruned):
+        legend.append(key(f"pruned ({len(pruned):,})", _box("bar pruned")))
+    return figure("Margins", parts, legend=legend, note="Below 0 the model is wrong about the sample.")
+
+
+def margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str) -> Markup:
+    """Histograms of several files over each other, as shares of each."""
+    edges = edges_of(np.concatenate([values for _, _, values in margins]))
+    shares = [(index, binned(values, edges) / max(len(values), 1)) for index, _, values in margins]
+    frame = Frame((float(edges[0]), float(edges[-1])), (0.0, 1.1 * float(max(share.max() for _, share in shares))))
+    parts = frame.axes(f"margin ({norm})", "share", write_x=short, write_y=_percent)
+    for index, share in shares:
+        steps = [(frame.across(float(edge)), frame.up(float(value)))
+                 for place, value in enumerate(share) for edge in edges[place : place + 2]]  # fmt: skip
+        parts.append(path(steps, line_kind(index)))
+    zero = frame.across(0.0)
+    parts.append(line(zero, TOP, zero, HEIGHT - BOTTOM, "marked m0"))
+    legend = [key(f"{name} ({len(values):,})", line(1, 7, 27, 7, line_kind(index))) for index, name, values in margins]
+    return figure("Margins of several rows", parts, legend=legend)
+
+
+def strength_histogram(strength: Numbers, eps: float | None) -> Markup:
+    """How strongly the kept samples are attacked; counts on a logarithmic axis."""
+    ends = [float(strength.min()), float(strength.max()), *([-eps, eps] if eps else [])]
+    edges = np.linspace(min(ends), max(max(ends), min(ends) + 1e-6), BINS + 1)
+    counts = binned(strength, edges)
+    frame = Frame(widened([float(edges[0]), float(edges[-1])], 0.03), (0.7, 2.0 * float(counts.max())), log=True)
+    parts = frame.axes("strength", "samples", write_x=short, write_y=short)
+    parts += _bars(frame, edges, np.zeros_like(counts), counts, "bar kept")
+    parts.append(line(frame.across(0), TOP, frame.across(0), HEIGHT - BOTTOM, "marked m0"))
+    return figure("Strengths of the kept samples", parts, note="Below 0 the attack helps the model. Logarithmic.")
+
+
+def _bars(frame: Frame, edges: Numbers, below: Numbers, counts: Numbers, kind: str) -> list[Markup]:
+    parts = []
+    for place, count in enumerate(counts):
+        if count:
+            left, right = frame.across(float(edges[place])), frame.across(float(edges[place + 1]))
+            top, bottom = frame.up(float(below[place] + count)), frame.up(float(below[place]))
+            words = f"{edges[place]:.4f} to {edges[place + 1]:.4f}: {count:,} {kind.split()[-1]}"
+            box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+            parts.append(tag("rect", tag("title", words), class_=kind, **box))
+    return parts
+
+
+def _box(kind: str) -> Markup:
+    return tag("rect", x=2, y=1, width=24, height=12, class_=kind)
+
+
+_HATCH = tag(
+    "defs",
+    tag(
+        "pattern",
+        tag("rect", width=6, height=6, class_="hatch-ground"),
+        tag("path", d="M-1 1L1 -1M0 6L6 0M5 7L7 5", class_="hatch-line"),
+        id="hatch", width=6, height=6, patternUnits="userSpaceOnUse",
+    ),
+)  # fmt: skip
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.4g} %"

@@ -1,0 +1,66 @@
+"""Rows side by side: means, 95 % intervals, differences to the baseline and whether chance explains them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from puma.evaluation.counts import Count
+
+ATTACK_NAMES = {"clean": "accuracy", "cw": "robustness (C&W)", "autoattack": "AutoAttack", "pgd20": "PGD-20"}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with a 95 % interval: Wilson's of one seed's test images, Student's of several seeds."""
+
+    mean: float
+    low: float
+    high: float
+    spread: float | None
+    seeds: int
+    images: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a row is from the baseline, in the same unit as an accuracy, with a 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether no difference at all is among what the interval allows."""
+        return self.low <= 0 <= self.high
+
+
+def estimate(counts: Sequence[Count]) -> Estimate | None:
+    """Estimate the accuracy behind the counts of one row's seeds; None of nothing."""
+    counted = [count for count in counts if count.total]
+    if not counted:
+        return None
+    shares = [count.accuracy for count in counted]
+    number, mean = len(shares), sum(shares) / len(shares)
+    images = counted[0].total
+    if number == 1:
+        low, high = counted[0].interval
+        return Estimate(mean, low, high, None, 1, images)
+    spread = math.sqrt(sum((share - mean) ** 2 for share in shares) / (number - 1))
+    half = float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number)
+    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), spread, number, images)
+
+
+def difference(ours: Estimate, baseline: Estimate) -> Difference:
+    """Subtract two estimates whose errors are independent; the interval is put together from theirs (Newcombe)."""
+    mean = ours.mean - baseline.mean
+    below = math.hypot(ours.mean - ours.low, baseline.high - baseline.mean)
+    above = math.hypot(ours.high - ours.mean, baseline.mean - baseline.low)
+    return Difference(mean, mean - below, mean + above)
+
+
+def robust_attack(attacks: Sequence[Mapping[str, object]]) -> str | None:
+    """Return which attack robustness is told by: C&W where any row has it, else AutoAttack, else PGD-20."""
+    return next((name for name in ("cw", "autoattack", "pgd20") if any(name in row for row in attacks)), None)

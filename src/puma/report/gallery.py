@@ -1,0 +1,121 @@
+"""The gallery's pictures as sprite sheets, and its numbers as columns."""
+
+import base64
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from puma.errors import PumaError
+from puma.margins.status import Status
+from puma.pools import Pool
+from puma.progress import progress_bar
+from puma.report.choice import Choice
+from puma.report.samples import Samples
+
+COLUMNS, PER_SHEET = 32, 512
+EXACT, LARGEST = 32, 64  # pixels: up to EXACT pictures stay as they are, larger ones are scaled down to LARGEST
+GROUPS = {
+    "lowest": ("Most negative margins", "Wrong by far: look for wrong labels here first."),
+    "zero": ("Around 0", "On the boundary: right or wrong by a hair."),
+    "eps": ("Around eps", "The attack at full strength just reaches the boundary, or just does not."),
+    "threshold": ("Around the threshold", "Where pruning begins."),
+    "highest": ("Highest margins", "The easiest samples, the first to be pruned."),
+    "random": ("The others", "Drawn at random where not all are shown."),
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A picture of up to 512 tiles, 32 a row."""
+
+    uri: str
+    width: int
+    height: int
+
+
+def sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> list[Sheet]:
+    """Draw the pool's images at these positions side by side, in this order."""
+    height, width = tile_size(pool)
+    drawn = []
+    with progress_bar("report: pictures", len(positions), unit="images", enabled=show) as advance:
+        for start in range(0, len(positions), PER_SHEET):
+            part = positions[start : start + PER_SHEET]
+            pixels = pool.batch(part).images.permute(0, 2, 3, 1).numpy()
+            rows = -(-len(part) // COLUMNS)
+            sheet = np.zeros((rows * height, COLUMNS * width, pixels.shape[-1]), dtype=np.uint8)
+            for index, image in enumerate(pixels):
+                y, x = height * (index // COLUMNS), width * (index % COLUMNS)
+                sheet[y : y + height, x : x + width] = scaled(image, height, width)
+            drawn.append(Sheet(_uri(sheet, exact=(height, width) == pool.image_shape[:2]), COLUMNS * width, len(sheet)))
+            advance(len(part))
+    return drawn
+
+
+def tile_size(pool: Pool) -> tuple[int, int]:
+    """Height and width of a tile."""
+    height, width, _ = pool.image_shape
+    if max(height, width) <= EXACT:
+        return height, width
+    scale = min(1.0, LARGEST / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def scaled(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Return the image at this size; at its own it stays as it is."""
+    if image.shape[:2] == (height, width):
+        return image
+    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    return np.asarray(picture.resize((width, height), Image.Resampling.BOX)).reshape(height, width, image.shape[-1])
+
+
+def _uri(sheet: NDArray[np.uint8], *, exact: bool) -> str:
+    """Encode a sheet: PNG keeps every pixel; pictures that were large anyway go as JPEG, a tenth of the size."""
+    picture = Image.fromarray(sheet.squeeze(-1) if sheet.shape[-1] == 1 else sheet)
+    lossless = exact and sheet.shape[1] // COLUMNS <= EXACT
+    kind, options = ("png", {"optimize": False, "compress_level": 6}) if lossless else ("jpeg", {"quality": 88})
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
+    """Return what the page's script needs, as plain values; what is not known or not finite is null."""
+    rows, table = choice.rows, samples.table
+    labels = samples.labels
+    origin = None if samples.pool is None else samples.pool.origin[samples.position]
+    return {
+        "row": samples.row,
+        "norm": str(table.made_from.get("norm", "")),
+        "classes": list(samples.class_names),
+        "statuses": [status.name.lower().replace("_", " ") for status in Status],
+        "groups": {name: [*GROUPS[name], np.flatnonzero(flags).tolist()] for name, flags in choice.groups.items()},
+        "planned": samples.plan is not None,
+        "id": table.sample_id[rows].tolist(),
+        "margin": _plain(table.margin[rows]),
+        "sign": np.sign(np.nan_to_num(table.margin[rows])).astype(int).tolist(),
+        "status": table.status[rows].tolist(),
+        "prediction": table.prediction[rows].tolist(),
+        "rival": table.rival[rows].tolist(),
+        "label": None if labels is None else labels[rows].tolist(),
+        "strength": None if samples.strength is None else _plain(samples.strength[rows]),
+        "kept": samples.keep[rows].astype(int).tolist(),
+        "generated": None if origin is None else origin[rows].tolist(),
+    }
+
+
+def _plain(values: NDArray[np.float32]) -> list[float | None]:
+    return [round(value, 7) if np.isfinite(value) else None for value in values.tolist()]
+
+
+def pictures(samples: Samples, choice: Choice, *, show: bool = False) -> tuple[list[Sheet], str]:
+    """Draw the chosen samples; where that cannot be done, return no sheet and a sentence that says why."""
+    if samples.pool is None:
+        return [], ""
+    try:
+        return sheets(samples.pool, samples.position[choice.rows], show=show), ""
+    except (PumaError, OSError) as error:
+        return [], f"The pictures cannot be read, so there are none here: {error}"

@@ -1,0 +1,58 @@
+"""HTML and SVG in which text is escaped unless it is known to be markup."""
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+
+Value = str | float | bool | None
+
+
+class Markup(str):
+    """Text that is markup already and goes into a page as it is."""
+
+
+def tag(name: str, *children: str, **attributes: Value) -> Markup:
+    """Return an element; children that are not Markup are escaped, and so are the values of attributes.
+
+    An underscore in an attribute's name stands for a dash, one at its end for nothing (``class_``); None and False
+    leave the attribute out.
+    """
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(_text(value))}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Markup(f"<{name}{written}>{markup(*children)}</{name}>")
+
+
+def markup(*children: str) -> Markup:
+    """Put children behind each other, escaped where they are not Markup."""
+    return Markup("".join(child if isinstance(child, Markup) else html.escape(child) for child in children))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers_from: int = 1) -> Markup:
+    """Return a table that scrolls in itself: a row's first cell is its header, from ``numbers_from`` on are numbers."""
+    classes = ["" if index < numbers_from else "number" for index in range(len(headers))]
+    head = tag("tr", *(tag("th", text, scope="col", class_=kind) for text, kind in zip(headers, classes, strict=True)))
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", text, class_=kind) for text, kind in zip(row[1:], classes[1:], strict=True)),
+        )
+        for row in rows
+    ]
+    inner = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def script_json(value: object) -> Markup:
+    """Return JSON that may stand inside a script element: nothing in it can end or begin an element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+def _text(value: Value) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,126 @@
+"""What was run: facts, notes, the rows and their plans in words, settings."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from puma.errors import PumaError
+from puma.planning import Plan
+from puma.pools import Origin
+from puma.pools.pool import open_pools
+from puma.report.markup import Markup, markup, table, tag
+from puma.report.results import RowResult
+from puma.report.study import Seed, Study
+from puma.training.config import to_dict
+
+_SHOWN = ("model", "loss", "samples_seen", "batch_size", "beta", "attack.eps", "attack.norm", "attack.steps",
+          "optimizer.lr", "compute.device", "compute.precision")  # fmt: skip
+
+
+def overview(study: Study, results: list[RowResult]) -> Markup:
+    """Return the section's content."""
+    parts: list[Markup] = []
+    facts = [*study.facts, *_settings_shared(results), *_versions(results, study)]
+    if facts:
+        parts.append(tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts)))
+    notes = [*study.notes, *(f"{r.row.name}: {words}." for r in results for e in r.evaluations for words in e.warnings)]
+    if notes:
+        parts.append(tag("ul", *(tag("li", note) for note in dict.fromkeys(notes)), class_="notes"))
+    rows = [
+        [result.row.name, _seeds(result), _trained_on(result.row.seeds[0]) if result.row.seeds else "-",
+         _plan(result.row.seeds[0]) if result.row.seeds else "-"]
+        for result in results
+    ]  # fmt: skip
+    headers = ["row", "seeds", "training images", "plan"]
+    parts.append(table(headers, rows, caption="The rows of this report", numbers_from=len(headers)))
+    parts += _settings(results)
+    return markup(*parts)
+
+
+def plan_in_words(plan: Plan) -> str:
+    """Say what a plan does to how many samples."""
+    kept = plan.strength[plan.keep].numpy()
+    said = plan.made_from
+    rules = []
+    for name, words in (("easy", "the easiest"), ("difficult", "the most difficult"), ("random", "a random")):
+        share = _number(said.get(f"pruning.{name}"))
+        if share:
+            rules.append(f"{words} {share:.4g} of the {said.get('pruning.within', 'pool')}")
+    dropped = len(plan) - len(kept)
+    words = f"keeps {len(kept):,} of {len(plan):,} and prunes {dropped:,}"
+    words += f" ({' and '.join(rules)}, by {said.get('score', 'nothing')})" if rules else ""
+    if len(kept):
+        low, high = float(kept.min()), float(kept.max())
+        negative, weaker = int((kept < 0).sum()), int((np.abs(kept) < np.abs(kept).max()).sum())
+        same = f"attacks all with {high:.4g}"
+        fitted = f"attacks with {low:.4g} to {high:.4g}, {weaker:,} less strongly, {negative:,} towards their label"
+        words += f"; {same if low == high else fitted}"
+    gap = _number(said.get("strength.gap"))
+    return f"{words}; gap {gap:.4g}." if gap else f"{words}."
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text) if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _seeds(result: RowResult) -> str:
+    return ", ".join(str(seed.seed) for seed in result.row.seeds)
+
+
+def _plan(seed: Seed) -> str:
+    return plan_in_words(Plan.open(seed.plan)) if seed.plan else "none: every sample at full strength"
+
+
+def _trained_on(seed: Seed) -> str:
+    if not seed.pools:
+        return "-"
+    try:
+        pool = open_pools(seed.pools)
+    except PumaError:
+        return "the pool has moved away"
+    generated = int((pool.origin == Origin.GENERATED).sum())
+    height, width, _ = pool.image_shape
+    real = f"{len(pool) - generated:,} real"
+    mixed = f"{real} and {generated:,} generated" if generated else real
+    return f"{mixed}, {height} x {width} px, {pool.num_classes} classes"
+
+
+def _versions(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
+    told = {name for name, _ in study.facts}
+    found = {name: value for result in results for e in result.evaluations for name, value in e.versions.items()}
+    return [(name, value) for name, value in found.items() if name not in told]
+
+
+def _settings_shared(results: list[RowResult]) -> list[tuple[str, str]]:
+    flat = [dict(flattened(to_dict(result.config))) for result in results if result.config]
+    return [(name, str(flat[0][name])) for name in _SHOWN if flat and all(c.get(name) == flat[0][name] for c in flat)]
+
+
+def _settings(results: list[RowResult]) -> Iterator[Markup]:
+    flat = {result.row.name: dict(flattened(to_dict(result.config))) for result in results if result.config}
+    if not flat:
+        return
+    first, *others = flat.values()
+    differing = [name for name in first if name != "seed" and any(other.get(name) != first[name] for other in others)]
+    if differing:
+        rows = [[name, *(str(config.get(name, "-")) for config in flat.values())] for name in differing]
+        yield table(["setting", *flat], rows, caption="Settings that differ between rows")
+    alike = [[name, str(value)] for name, value in first.items() if name not in differing and name != "seed"]
+    inner = table(["setting", "value"], alike, caption="Settings that all rows share")
+    yield tag("details", tag("summary", f"All {len(alike)} settings that the rows share"), inner)
+
+
+def flattened(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings with dots in their names instead of nested."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{start}{name}.")
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from flattened(dataclasses.asdict(value), f"{start}{name}.")
+        else:
+            yield start + name, value

@@ -1,0 +1,92 @@
+"""Everything that the rows of a study measured, read from their files."""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from puma.evaluation.counts import Count
+from puma.progress import progress_bar
+from puma.report.comparison import Difference, Estimate, difference, estimate
+from puma.report.curves import read_metrics
+from puma.report.evaluated import Evaluated, read_evaluation
+from puma.report.study import Row, Study
+from puma.training.config import TrainConfig
+from puma.training.run_folder import Inputs, RunFolder
+
+Metrics = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """One row: its evaluations, the lines its runs recorded, and what it was trained with."""
+
+    row: Row
+    evaluations: tuple[Evaluated, ...]
+    metrics: tuple[Metrics, ...]
+    config: TrainConfig | None
+    inputs: Inputs | None
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Accuracy under each attack that any seed was evaluated with."""
+        found = {attack: estimate(counts) for attack, counts in self._counts().items()}
+        return {attack: value for attack, value in found.items() if value is not None}
+
+    def _counts(self) -> dict[str, list[Count]]:
+        attacks = dict.fromkeys(attack for evaluated in self.evaluations for attack in evaluated.counts)
+        return {
+            attack: [evaluated.counts[attack] for evaluated in self.evaluations if attack in evaluated.counts]
+            for attack in attacks
+        }
+
+    def by_class(self, attack: str) -> dict[str, Count]:
+        """Counts of each class under an attack, added up over seeds."""
+        added: dict[str, Count] = {}
+        for evaluated in self.evaluations:
+            for name, count in evaluated.classes.get(attack, {}).items():
+                before = added.get(name, Count(0, 0))
+                added[name] = Count(before.right + count.right, before.total + count.total)
+        return added
+
+
+def read_results(study: Study, *, show: bool = False) -> list[RowResult]:
+    """Read every row's files."""
+    results = []
+    with progress_bar("report: results", len(study.rows), unit="rows", enabled=show) as advance:
+        for row in study.rows:
+            runs = [seed.run for seed in row.seeds if seed.run]
+            config, inputs = RunFolder(runs[0]).read() if runs else (None, None)
+            results.append(
+                RowResult(
+                    row,
+                    tuple(read_evaluation(seed.evaluation) for seed in row.seeds if seed.evaluation),
+                    tuple(read_metrics(run) for run in runs if RunFolder(run).metrics.is_file()),
+                    config,
+                    inputs,
+                )
+            )
+            advance(1)
+    return results
+
+
+def differences(results: list[RowResult]) -> dict[str, dict[str, Difference]]:
+    """How every other row differs from the baseline, by row and attack; nothing without a baseline."""
+    baseline = next((result for result in results if result.row.baseline), None)
+    if baseline is None:
+        return {}
+    against = baseline.estimates()
+    return {
+        result.row.name: {
+            attack: difference(ours, against[attack])
+            for attack, ours in result.estimates().items()
+            if attack in against
+        }
+        for result in results
+        if result is not baseline
+    }
+
+
+def attacks_of(results: list[RowResult]) -> list[str]:
+    """Attacks that any row was evaluated with, in the order they are told: clean, C&W, AutoAttack, others."""
+    seen: list[str] = reduce(lambda names, result: names + list(result.estimates()), results, list[str]())
+    known = [name for name in ("clean", "cw", "autoattack", "pgd20") if name in seen]
+    return known + [name for name in dict.fromkeys(seen) if name not in known]

@@ -1,0 +1,104 @@
+"""Margins, plan and pool of one row, brought into one order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.errors import PumaError
+from puma.margins.table import MarginTable, read_margins
+from puma.planning import Plan
+from puma.pools import Pool
+from puma.pools.pool import open_pools
+from puma.report.study import Row, Seed, Study
+from puma.scores.align import align
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Every sample of a row, in the order of its margins; what is not known is None. ``notes`` say why."""
+
+    row: str
+    table: MarginTable
+    plan: Plan | None
+    keep: NDArray[np.bool_]
+    strength: NDArray[np.float32] | None
+    pool: Pool | None
+    position: NDArray[np.int64]
+    eps: float | None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Labels (n,); None without the pool."""
+        return None if self.pool is None else self.pool.labels[self.position]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes; their numbers without the pool."""
+        if self.pool is not None:
+            return self.pool.class_names
+        return tuple(map(str, range(1 + int(max(self.table.prediction.max(), self.table.rival.max(), 0)))))
+
+    @property
+    def threshold(self) -> float | None:
+        """The smallest margin among the pruned samples; None where nothing is pruned."""
+        pruned = self.table.margin[~self.keep & ~np.isnan(self.table.margin)]
+        return float(pruned.min()) if len(pruned) else None
+
+
+def gallery_samples(study: Study, chosen: Row | None = None) -> Samples | None:
+    """Join the files of the first row that has margins and a plan, or else of the first that has margins."""
+    rows = [chosen] if chosen else list(study.rows)
+    seeds = [(row, seed) for row in rows for seed in row.seeds if seed.margins]
+    if not seeds:
+        return None
+    row, seed = next(((row, seed) for row, seed in seeds if seed.plan), seeds[0])
+    return join(row, seed)
+
+
+def join(row: Row, seed: Seed) -> Samples:
+    """Bring margins, plan and pool of one seed together; a plan for other samples raises, a missing pool is a note."""
+    assert seed.margins is not None
+    table = read_margins(seed.margins)
+    if not len(table):
+        raise PumaError(f"{seed.margins} holds no sample; measure the margins again.")
+    fingerprint = str(table.made_from["pool_fingerprint"])
+    keep, strength, plan = np.ones(len(table), dtype=bool), None, None
+    if seed.plan is not None:
+        plan = Plan.open(seed.plan)
+        if plan.pool_fingerprint != fingerprint:
+            raise PumaError(
+                f"{seed.plan} and {seed.margins} are of different pools ({plan.pool_fingerprint[:12]} and "
+                f"{fingerprint[:12]}); name a plan that was made from these margins."
+            )
+        rows = align(plan.sample_id.numpy(), table.sample_id, "the plan")
+        order = slice(None) if rows is None else rows
+        keep, strength = plan.keep.numpy()[order], plan.strength.numpy()[order]
+    pool, notes = _pool(seed, fingerprint)
+    position = np.arange(len(table))
+    if pool is not None:
+        found = align(pool.sample_id, table.sample_id, "the pool")
+        position = position if found is None else found
+    eps = row.eps
+    if eps is None and plan is not None and "strength.eps" in plan.made_from:
+        eps = float(plan.made_from["strength.eps"])
+    return Samples(row.name, table, plan, keep, strength, pool, position, eps, tuple(notes))
+
+
+def _pool(seed: Seed, fingerprint: str) -> tuple[Pool | None, list[str]]:
+    if not seed.pools:
+        return None, ["No pool was found for these margins, so there are no pictures and no labels."]
+    try:
+        pool = open_pools(seed.pools)
+    except PumaError as error:
+        return None, [f"The pool cannot be opened, so there are no pictures and no labels: {error}"]
+    if pool.fingerprint != fingerprint:
+        return None, [
+            f"The pool at {', '.join(map(str, seed.pools))} is not the one that the margins were measured on, so there "
+            f"are no pictures and no labels."
+        ]
+    return pool, []
