@@ -128,7 +128,7 @@ SETTINGS: tuple[Setting, ...] = (
         nets=_on_nets(
             _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
         ),
-        evaluation=EvaluationConfig(masking_samples=0),
+        evaluation=EvaluationConfig(max_samples=5000, masking_samples=0),
     ),
     Setting(
         preset="small",

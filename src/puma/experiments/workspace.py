@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,9 @@ def plan_counts(path: Path, eps: float) -> dict[str, float]:
 
 
 def _key(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+    """Hash what a stage depends on; another version of the code may compute otherwise, so it is part of it."""
+    named = {"puma": version("puma-pruning"), **values}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _hash_of(path: Path) -> str:
