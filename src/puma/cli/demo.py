@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from tyro.conf import arg
 
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig
 from puma.experiments.presets import Generated, Setting
-from puma.experiments.run import run_experiment
 from puma.experiments.record import record_folder
+from puma.experiments.run import run_experiment
 from puma.experiments.tab_summary import EXPERIMENT
 from puma.experiments.verdict import compared
 from puma.experiments.workspace import Workspace
@@ -26,7 +27,7 @@ EXTRA = 6000
 def demo(
     *,
     out: Annotated[Path, arg(metavar="DIR", help="folder to write")] = Path("demo-output"),
-    samples_seen: int = 20_000,
+    samples_seen: int = 30_000,
     seeds: int = 3,
     open: bool = False,
 ) -> None:
@@ -43,6 +44,7 @@ def demo(
     """
     if samples_seen < 1 or seeds < 1:
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
+    torch.set_num_threads(1)  # a net this small is slower with more
     workspace = Workspace(out, _setting(samples_seen), data=out)
     command = f"puma demo --samples-seen {samples_seen} --seeds {seeds}"
     print(
@@ -82,7 +84,7 @@ def _setting(samples_seen: int) -> Setting:
 
 
 def in_words(workspace: Workspace, folder: Path) -> str:
-    """Say what happened: what the plan did, accuracy and robustness before and after, and whether chance explains it."""
+    """Say what happened: what the plan did, accuracy and robustness before and after, whether chance explains it."""
     recorded = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
     baseline, ours = recorded["rows"]
     plan = Plan.open(folder / ours["seeds"][0]["plan"])

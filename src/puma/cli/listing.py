@@ -2,12 +2,14 @@
 
 from puma.attacks import LOSSES, NORMS
 from puma.cli import COMMANDS
+from puma.experiments import EXPERIMENTS
+from puma.experiments.cost import in_short
 from puma.models import ARCHITECTURES, build, count_parameters
 from puma.training.recipes import RECIPES
 
 
 def listing() -> None:
-    """Print the importers, models and attacks that other commands take by name."""
+    """Print the importers, models, recipes, attacks and experiments that other commands take by name."""
     import torch
 
     print("data (puma data import NAME)")
@@ -22,4 +24,7 @@ def listing() -> None:
     print("\nrecipes (puma train --recipe NAME)")
     for name, (text, _) in RECIPES.items():
         print(f"  {name:<26}{text}")
+    print("\nexperiments (puma run NAME --preset smoke|small|paper); times are of one seed on one core")
+    for name, experiment in EXPERIMENTS.items():
+        print(f"  {name:<26}{experiment.title:<64}{in_short(experiment)}")
     print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")

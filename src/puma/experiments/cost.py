@@ -1,8 +1,11 @@
 """What an experiment costs: models to train, samples, passes, and on this machine hours."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from puma.experiments.perceptron_figure import PerceptronFigure
+from puma.experiments.perceptron_figure import cost as perceptron_cost
+from puma.experiments.presets import PRESETS, Setting, setting_for
 from puma.experiments.run import fitting, models_of, needed_amounts
 from puma.experiments.spec import Amount, Experiment, Model
 from puma.experiments.workspace import Workspace
@@ -25,15 +28,15 @@ class Cost:
         return sum(self.trainings.values())
 
 
-def models_needed(experiment: Experiment, workspace: Workspace) -> list[Model]:
+def models_needed(experiment: Experiment, setting: Setting) -> list[Model]:
     """Return every model that the rows need, once."""
-    rows, _ = fitting(experiment, workspace)
+    rows, _ = fitting(experiment, setting)
     return list(dict.fromkeys(model for row in rows for model in models_of(row.wants)))
 
 
 def cost(experiment: Experiment, workspace: Workspace) -> Cost:
     """Count the models and time a few steps of each net on random images."""
-    models = models_needed(experiment, workspace)
+    models = models_needed(experiment, workspace.setting)
     trainings: dict[str, int] = {}
     seconds = 0.0
     samples = 0
@@ -43,9 +46,26 @@ def cost(experiment: Experiment, workspace: Workspace) -> Cost:
         trainings[config.model] = trainings.get(config.model, 0) + 1
         samples += config.samples_seen
         if config not in timed:
-            timed[config] = estimate(replace(config, compute=config.compute), _shape(workspace)).seconds_per_sample
+            timed[config] = estimate(config, _shape(workspace)).seconds_per_sample
         seconds += timed[config] * config.samples_seen
     return Cost(trainings, samples, seconds / 3600)
+
+
+def in_short(experiment: Experiment | PerceptronFigure) -> str:
+    """Say in a few words what one seed costs at each preset."""
+    if isinstance(experiment, PerceptronFigure):
+        return f"{perceptron_cost(experiment, 'small', None)}: half a minute"
+    told = []
+    for preset in PRESETS:
+        setting = setting_for(preset)
+        models = models_needed(experiment, setting)
+        samples = sum(setting.nets[model.net].samples_seen for model in models)
+        if setting.minutes is None:
+            told.append(f"{preset} {samples / 1e6:,.0f} M samples")
+        else:
+            minutes = setting.minutes * len(models)
+            told.append(f"{preset} {60 * minutes:.0f} s" if minutes < 1 else f"{preset} {minutes:.0f} min")
+    return f"{len(models)} trainings: {', '.join(told)}"
 
 
 def _shape(workspace: Workspace) -> Inputs:
@@ -56,7 +76,7 @@ def _shape(workspace: Workspace) -> Inputs:
 def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path) -> str:
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
-    rows, left_out = fitting(experiment, workspace)
+    rows, left_out = fitting(experiment, setting)
     found = cost(experiment, workspace)
     amounts: set[Amount] = {amount for row in rows for amount in needed_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())

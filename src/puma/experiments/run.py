@@ -13,6 +13,7 @@ import numpy as np
 from puma.errors import PumaError
 from puma.evaluation.accuracy import check_config
 from puma.experiments.figures import draw
+from puma.experiments.presets import Setting
 from puma.experiments.record import write_record
 from puma.experiments.results import Line, Origin, read_results, write_results
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
@@ -39,7 +40,7 @@ class Done:
 
 def run_experiment(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, *, command: str = "") -> Path:
     """Run all rows for seeds 0 to ``seeds`` - 1; write the table, the figure, and the record that a report reads."""
-    rows, left_out = fitting(experiment, workspace)
+    rows, left_out = fitting(experiment, workspace.setting)
     check_inputs(rows, workspace, seeds)
     table = out / f"{experiment.name}.csv"
     if table.is_file():
@@ -64,9 +65,9 @@ def run_experiment(experiment: Experiment, workspace: Workspace, seeds: int, out
     return table
 
 
-def fitting(experiment: Experiment, workspace: Workspace) -> tuple[list[Row], list[str]]:
+def fitting(experiment: Experiment, setting: Setting) -> tuple[list[Row], list[str]]:
     """Return the rows whose nets the setting has, and the names of the others."""
-    rows = [row for row in experiment.rows if needed_nets(row.wants) <= set(workspace.setting.nets)]
+    rows = [row for row in experiment.rows if needed_nets(row.wants) <= set(setting.nets)]
     return rows, [row.name for row in experiment.rows if row not in rows]
 
 

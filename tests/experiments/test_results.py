@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import pytest
+
+from puma.errors import PumaError
+from puma.experiments.results import COLUMNS, Line, Origin, read_results, write_results
+from puma.experiments.verdict import compared, paired_interval
+
+SMALL = Origin("tab-x", "small", "digits", "", "cpu")
+
+
+def test_mean_and_spread() -> None:
+    line = Line("a", "clean_accuracy", {0: 0.5, 1: 0.7, 2: 0.9})
+    assert line.mean == pytest.approx(0.7)
+    assert line.spread == pytest.approx(0.2)
+    assert Line("a", "clean_accuracy", {3: 0.5}).spread is None
+
+
+def test_lines_of_one_origin_are_replaced_and_others_kept(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "tab-x.csv"
+    write_results(path, SMALL, [Line("a", "q", {0: 0.25}, paper=0.5), Line("b, c", "q", {0: 1.0})])
+    write_results(path, Origin("tab-x", "paper", "digits", "", "cuda"), [Line("a", "q", {0: 0.75})])
+    write_results(path, SMALL, [Line("a", "q", {0: 0.25, 1: 0.75}, at=0.2, paper=0.5)])
+    lines = read_results(path)
+    assert [(line["preset"], line["row"], line["mean"], line["device"]) for line in lines] == [
+        ("paper", "a", "0.75", "cuda"),
+        ("small", "a", "0.5", "cpu"),
+    ]
+    assert (lines[1]["at"], lines[1]["by_seed"], lines[1]["seeds"]) == ("0.2", "0:0.25 1:0.75", "2")
+    assert float(lines[1]["spread"]) == pytest.approx(0.353553)
+    assert not list(path.parent.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "row,mean\na,1\n",
+        ",".join(COLUMNS) + "\npuma-results-0" + "," * (len(COLUMNS) - 1) + "\n",
+        ",".join(COLUMNS) + "\npuma-results-1,short\n",
+        ",".join(COLUMNS) + "\npuma-results-1" + "," * len(COLUMNS) + "\n",
+        b"\xff\xfe\x00",
+    ],
+)
+def test_a_file_of_another_version_is_refused_and_left_alone(content: str | bytes, tmp_path: Path) -> None:
+    path = tmp_path / "tab-x.csv"
+    whole = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(whole)
+    with pytest.raises(PumaError, match="not a results file"):
+        write_results(path, SMALL, [Line("a", "q", {0: 1.0})])
+    assert path.read_bytes() == whole
+
+
+def test_the_interval_of_pairs_is_students() -> None:
+    # differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.302653
+    low, high = paired_interval([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+    assert (low, high) == (
+        pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-6),
+        pytest.approx(2 + 4.302653 / 3**0.5, abs=1e-6),
+    )
+    assert paired_interval([0.5], [0.6]) == (-float("inf"), float("inf"))
+
+
+def test_words() -> None:
+    assert "more than chance explains" in compared("A", [0.5, 0.6, 0.7], "B", [0.6, 0.7, 0.801])
+    assert "within what chance explains" in compared("A", [0.5, 0.6], "B", [0.6, 0.6])
+    assert (
+        compared("A", [0.5], "B", [0.6])
+        == "A 50.0 %, B 60.0 %: +10.0 points; one seed cannot tell whether that is chance"
+    )

@@ -1,0 +1,137 @@
+"""``puma run``: data of one's own, changes, the size of the paper, bad input."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import Run
+from puma.experiments import EXPERIMENTS
+from puma.experiments.results import read_results
+from puma.pools.importing import write_parts
+from puma.pools.writer import PoolPart
+
+CLASSES = [f"class{label}" for label in range(10)]
+
+
+def write(folder: Path, count: int, shape: tuple[int, int, int], origin: int = 0) -> None:
+    rng = np.random.default_rng(count)
+    labels = np.arange(count) % 10
+    images = rng.integers(256, size=(count, *shape)).astype(np.uint8)
+    write_parts({"": PoolPart([(images, labels)], CLASSES, count, origin)}, folder)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a folder with tiny pools where the presets look for CIFAR-10, Fashion-MNIST and generated images."""
+    folder = tmp_path / "data"
+    for name, shape in (("cifar10", (32, 32, 3)), ("fashion-mnist-14px", (14, 14, 1))):
+        write(folder / name / "train", 40, shape)
+        write(folder / name / "test", 20, shape)
+    for size in ("1m", "10m", "50m"):
+        write(folder / f"cifar10-generated-{size}", 30, (32, 32, 3), origin=1)
+    return folder
+
+
+def places(data: Path) -> list[str]:
+    return ["--data", str(data), "--work", str(data.parent / "work"), "--out", str(data.parent / "results")]
+
+
+def test_the_papers_size_takes_real_steps(data: Path, tmp_path: Path, puma: Run) -> None:
+    """ResNet-18, the whole chain: margin model, margins, plan, training, attack; only lengths are cut."""
+    changes = ["--samples-seen", "4", "--batch-size", "2", "--test-samples", "4", "--attacks", "clean"]
+    rows = ["--rows", "gap eps/8"]
+    code, said, err = puma("run", "tab-gap", "--preset", "paper", *rows, *changes, *places(data))
+    assert code == 0, err
+    lines = read_results(tmp_path / "results/tab-gap.csv")
+    assert {line["changed"] for line in lines} == {"samples_seen 4, batch_size 2, test_samples 4"}
+    (kept,) = [line for line in lines if line["quantity"] == "kept_share"]
+    assert float(kept["mean"]) == 0.8
+    assert {line["quantity"] for line in lines} >= {"clean_accuracy", "robust_accuracy", "autoattack_accuracy"}
+    assert "gap eps/8" in said
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "tab-margin-model"])
+def test_the_papers_size_can_be_told_without_data(name: str, tmp_path: Path, puma: Run) -> None:
+    words = ["--samples-seen", "100", "--batch-size", "1"] if name == "fig-models" else []
+    code, said, err = puma("run", name, "--preset", "paper", "--dry-run", "--data", str(tmp_path / "none"), *words)
+    assert code == 0, err
+    if not name.startswith(("fig1", "fig2", "fig3", "fig4")):
+        assert "resnet18" in said
+        assert "missing      CIFAR-10 is not at" in said
+        assert "20,000,000 samples" in said or "samples in all" in said
+    assert not (tmp_path / "none").exists()
+
+
+def test_small_uses_other_real_images_as_generated_ones_and_says_so(data: Path, tmp_path: Path, puma: Run) -> None:
+    write(tmp_path / "more/fashion-mnist-14px/train", 7050, (14, 14, 1))
+    write(tmp_path / "more/fashion-mnist-14px/test", 20, (14, 14, 1))
+    changes = ["--samples-seen", "512", "--test-samples", "10"]
+    code, _, err = puma("run", "tab-summary", "--rows", "TRADES", *changes, *places(tmp_path / "more"))
+    assert code == 0, err
+    folder = tmp_path / "work/experiments/tab-summary-small-fashion-mnist-14px-samples_seen-512-test_samples-10"
+    text = (folder / "experiment.json").read_text(encoding="utf-8")
+    assert "7,000 of the 7,050 real training images are used as real ones." in text
+    assert "50 other real training images play the generated ones." in text
+
+
+def test_small_takes_generated_images_where_they_are(data: Path, tmp_path: Path, puma: Run) -> None:
+    write(data / "cifar10-generated", 30, (32, 32, 3), origin=1)
+    changes = ["--samples-seen", "256", "--test-samples", "10"]
+    words = ["run", "tab-summary", "--dataset", "cifar10", "--rows", "TRADES", *changes, *places(data)]
+    code, _, err = puma(*words)
+    assert code == 0, err
+    (record,) = (tmp_path / "work/experiments").glob("*/experiment.json")
+    assert "cifar10-generated has 30 of the 10,000 asked for." in record.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tab-gab"], "unknown experiment 'tab-gab'; did you mean 'tab-gap'?"),
+        ([], "name at least one experiment; puma list shows them."),
+        (["tab-gap", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'? known: smoke, small, paper."),
+        (["fig1", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'?"),
+        (["tab-gap", "--dataset", "cifar100"], "unknown data set of preset small 'cifar100'; did you mean 'cifar10'?"),
+        (["tab-gap", "--rows", "gap"], "unknown row of tab-gap 'gap'; did you mean 'no gap'"),
+        (["tab-gap", "--seeds", "0"], "give at least one seed, got 0."),
+        (["tab-gap", "--processes", "0"], "--processes must be at least 1, got 0."),
+        (["tab-gap", "--samples-seen", "0"], "samples_seen must be positive"),
+        (["tab-gap", "--test-samples", "-1"], "--test-samples must not be negative, got -1."),
+        (["tab-gap", "--eps", "0"], "attack.eps, attack.step_size and attack.step_ratio must be positive"),
+        (["tab-gap", "--preset", "smoke", "--method", "deepfol"], "unknown method 'deepfol'; did you mean 'deepfool'"),
+        (
+            ["tab-gap"],
+            "Fashion-MNIST, 14 px is not at none/fashion-mnist-14px; import it with: "
+            "puma data import fashion-mnist FOLDER --pool 2 --out none/fashion-mnist-14px.",
+        ),
+        (
+            ["tab-gap", "--preset", "paper"],
+            "generated images are not at none/cifar10-generated-1m; import them with: puma data import npz FILE.npz "
+            "--like none/cifar10/train --out none/cifar10-generated-1m.",
+        ),
+    ],
+)
+def test_bad_input(words: list[str], sentence: str, puma: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = puma("run", *words, "--data", "none")
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_results_file_of_another_version_is_told_before_the_work(tmp_path: Path, puma: Run) -> None:
+    (tmp_path / "tab-gap.csv").write_text("row,mean\n")
+    code, _, err = puma("run", "tab-gap", "--preset", "smoke", "--out", str(tmp_path), "--work", str(tmp_path / "work"))
+    assert (code, "not a results file of this version" in err) == (2, True)
+    assert not (tmp_path / "work" / "runs").exists()
+
+
+def test_list_names_every_experiment_with_its_cost(puma: Run) -> None:
+    code, said, _ = puma("list")
+    assert code == 0
+    for name in EXPERIMENTS:
+        (line,) = [line for line in said.splitlines() if line.strip().startswith(f"{name} ")]
+        assert EXPERIMENTS[name].title in line
+        assert "trainings" in line or "students" in line
