@@ -21,7 +21,7 @@ from puma.scores.table import open_scores
 from puma.training import run as training_run
 from puma.training.run_folder import RunFolder
 
-COMMAND = [sys.executable, "-m", "puma", "run", "tab-gap", "--preset", "smoke", "--seeds", "2"]
+COMMAND = [sys.executable, "-m", "puma", "run", "tab-gap", "--preset", "smoke", "--samples-seen", "512"]
 
 
 @pytest.mark.parametrize(("gap", "eps"), [(0.0, 1.0), (1 / 8, 1.0), (0.0, 0.75), (0.0, 1.25)])
@@ -101,9 +101,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
 
 
-def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, shared_work: Path, puma: Run) -> None:
+def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, puma: Run) -> None:
     """Kill at two moments; then another process takes it up. The first run of all is undisturbed."""
-    assert puma(*COMMAND[3:], "--work", str(shared_work), "--out", str(tmp_path / "undisturbed"))[0] == 0
+    work = str(tmp_path / "undisturbed-work")
+    assert puma(*COMMAND[3:], "--work", work, "--out", str(tmp_path / "undisturbed"))[0] == 0
     words = [*COMMAND, "--work", "work", "--out", "out"]
     for moment in ("runs/*/metrics.jsonl", "plans/*.parquet"):
         process = subprocess.Popen(words, cwd=tmp_path, env=_environment(), stderr=subprocess.DEVNULL)
@@ -117,7 +118,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, shared_work: P
 
 
 def test_two_at_the_same_time_share_the_work(tmp_path: Path) -> None:
-    words = [*COMMAND[:-1], "1", "--work", "work", "--samples-seen", "256", "--out"]
+    words = [*COMMAND, "--work", "work", "--out"]
     both = [subprocess.Popen([*words, out], cwd=tmp_path, env=_environment(), stderr=subprocess.PIPE) for out in "ab"]
     errors = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
     try:
-        run(words)
+        call_verb(words)
         sys.stdout.flush()
     except PumaError as error:
         fail(str(error))
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def run(words: list[str]) -> None:
+def call_verb(words: list[str]) -> None:
     """Find the verb at the start of ``words`` and call its function with the rest as flags."""
     if words[:1] == ["--version"]:
         print(version_line())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
@@ -89,8 +90,8 @@ _CIFAR = replace(
 
 
 def _on_nets(config: TrainConfig, **names: str) -> dict[Net, TrainConfig]:
-    roles: dict[str, Net] = {"main": "main", "second": "second", "third": "third", "wide": "wide"}
-    return {roles[role]: replace(config, model=name) for role, name in names.items()}
+    roles: tuple[Net, ...] = get_args(Net)
+    return {role: replace(config, model=names[role]) for role in roles if role in names}
 
 
 _BUNDLED = "digits-distorted"
@@ -114,7 +115,14 @@ SETTINGS: tuple[Setting, ...] = (
             "many": Generated(_BUNDLED, 1200),
             "most": Generated(_BUNDLED, 2400),
         },
-        nets=_on_nets(_SMOKE, main="small-8px", second="small-14px", third="small-14px-wide", wide="small-14px-wide"),
+        nets=_on_nets(
+            _SMOKE,
+            main="small-8px",
+            second="small-14px",
+            third="small-14px-wide",
+            wide="small-14px-wide",
+            widest="small-14px-narrow",
+        ),
         evaluation=EvaluationConfig(max_samples=64, masking_samples=0),
         stands_in=False,
         minutes=0.04,
