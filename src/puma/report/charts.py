@@ -11,7 +11,10 @@ from puma.report.frame import (
     BOTTOM,
     COLOURS,
     HEIGHT,
+    LEFT,
+    RIGHT,
     TOP,
+    WIDTH,
     Frame,
     Write,
     figure,
@@ -51,16 +54,22 @@ def trade_off(points: Sequence[Point], robustness: str) -> Markup:
 def changes(points: Sequence[Point]) -> Markup:
     """Return the same as differences to the baseline, so that results on other images can be compared."""
     note = "In points: what can be compared with the paper even where the images differ."
-    return _scatter("Change from the baseline", points, ("accuracy", "robustness"), _points, note)
+    return _scatter("Change from the baseline", points, ("accuracy", "robustness"), _points, note, origin=True)
 
 
-def _scatter(title: str, points: Sequence[Point], labels: tuple[str, str], write: Write, note: str) -> Markup:
+def _scatter(
+    title: str, points: Sequence[Point], labels: tuple[str, str], write: Write, note: str, *, origin: bool = False
+) -> Markup:
     pairs = [(point, point.accuracy, point.robustness) for point in points if point.accuracy and point.robustness]
     papers = [(point, point.paper) for point in points if point.paper]
     across = [end for _, x, _ in pairs if x for end in (x.low, x.high)] + [x for _, (x, _) in papers]
     up = [end for _, _, y in pairs if y for end in (y.low, y.high)] + [y for _, (_, y) in papers]
-    frame = Frame(widened(across), widened(up))
+    zero = [0.0] if origin else []
+    frame = Frame(widened(across + zero), widened(up + zero))
     parts = frame.axes(*labels, write_x=write, write_y=write)
+    if origin:
+        parts.append(line(LEFT, frame.up(0), WIDTH - RIGHT, frame.up(0), "axis"))
+        parts.append(line(frame.across(0), TOP, frame.across(0), HEIGHT - BOTTOM, "axis"))
     for point, x, y in pairs:
         if x and y:
             parts += _crossed(frame, point, x, y, write)

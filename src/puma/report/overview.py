@@ -24,7 +24,7 @@ _LONG = 28  # characters: a longer value gets a line of its own
 def overview(study: Study, results: list[RowResult]) -> Markup:
     """Return the section's content."""
     parts: list[Markup] = []
-    facts = [*study.facts, *_settings_shared(results), *_versions(results, study)]
+    facts = [*study.facts, *_settings_shared(results, study), *_versions(results, study)]
     if facts:
         parts.append(tag("dl", *(_fact(name, value) for name, value in facts)))
     notes = [*study.notes, *(f"{r.row.name}: {words}." for r in results for e in r.evaluations for words in e.warnings)]
@@ -73,11 +73,11 @@ def _versions(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found.items() if name not in told]
 
 
-def _settings_shared(results: list[RowResult]) -> list[tuple[str, str]]:
+def _settings_shared(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
+    told = {name for name, _ in study.facts}
+    shown = [name for name in _SHOWN if name.rpartition(".")[2] not in told]
     flat = [dict(flattened(to_dict(result.config))) for result in results if result.config]
-    return [
-        (name, _plain(flat[0][name])) for name in _SHOWN if flat and all(c.get(name) == flat[0][name] for c in flat)
-    ]
+    return [(name, _plain(flat[0][name])) for name in shown if flat and all(c.get(name) == flat[0][name] for c in flat)]
 
 
 def _plain(value: object) -> str:

@@ -175,7 +175,7 @@ function gallery(all) {
   control.class.parentElement.hidden = !all.label;
   find("kept-label").hidden = !all.planned;
   find("origin-label").hidden = !all.generated || new Set(all.generated).size < 2;
-  find("filters").addEventListener("input", refresh);
+  for (const event of ["input", "change"]) find("filters").addEventListener(event, refresh);
   find("filters").addEventListener("submit", (event) => event.preventDefault());
   find("filters").addEventListener("reset", () => setTimeout(refresh));
   find("more").addEventListener("click", more);

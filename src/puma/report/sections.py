@@ -92,7 +92,7 @@ def _margins(study: Study, samples: Samples) -> Markup:
     known = np.isfinite(margin)
     parts = []
     if known.any():
-        marks = {"0": 0.0, **({f"eps {samples.eps:.4g}": samples.eps} if samples.eps else {})}
+        marks = {"0, the boundary": 0.0, **({f"eps {samples.eps:.4g}": samples.eps} if samples.eps else {})}
         if samples.threshold is not None:
             marks[f"threshold {samples.threshold:.4g}"] = samples.threshold
         kept, pruned = margin[known & samples.keep], margin[known & ~samples.keep]
@@ -101,14 +101,17 @@ def _margins(study: Study, samples: Samples) -> Markup:
         parts.append(charts.strength_histogram(samples.strength[samples.keep].astype(float), samples.eps))
     several = _outlines(study, norm)
     return markup(
-        tag("p", *_margin_words(samples, known)),
+        tag("p", *_margin_words(study, samples, known)),
         tag("div", *parts, *([several] if several else []), class_="figures"),
     )
 
 
-def _margin_words(samples: Samples, known: NDArray[np.bool_]) -> list[str]:
+def _margin_words(study: Study, samples: Samples, known: NDArray[np.bool_]) -> list[str]:
     margin = samples.table.margin
-    words = [f"Shown is {samples.row}: {len(samples):,} samples, {int((margin < 0).sum()):,} with a margin below 0. "]
+    rivals = sum(any(seed.margins for seed in row.seeds) for row in study.rows)
+    which = f", the first of {rivals} rows with margins" if rivals > 1 else ""
+    wrong = int((margin < 0).sum())
+    words = [f"Shown is {samples.row}{which}: {len(samples):,} samples, {wrong:,} with a margin below 0. "]
     if samples.eps:
         words.append(f"eps is {samples.eps:.6g}. ")
     if samples.threshold is not None:
