@@ -50,7 +50,7 @@ def test_columns_belong_together(make_pool: MakePool) -> None:
     truth = margin_of(80)
     keep = np.argsort(np.argsort(truth)) < 64  # the sixteen highest are pruned
     for place, sample in enumerate(shown["id"]):
-        assert shown["margin"][place] == (round(float(margin[sample]), 7) if np.isfinite(margin[sample]) else None)
+        assert shown["margin"][place] == (float(f"{margin[sample]:.7g}") if np.isfinite(margin[sample]) else None)
         assert shown["label"][place] == pool.labels[sample]
         assert shown["kept"][place] == keep[sample]
         assert shown["strength"][place] == pytest.approx(truth[sample].clip(-0.1, 0.1), abs=1e-6)

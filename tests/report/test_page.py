@@ -136,7 +136,7 @@ def test_margins_of_several_rows_are_drawn_over_each_other(make_pool: MakePool, 
     pool = make_pool("pool")
     write_margins(tmp_path / "margins-a.parquet", pool)
     assert "Margins of several rows" not in write_report([tmp_path], tmp_path / "r.html").read_text()
-    write_margins(tmp_path / "margins-b.parquet", pool, margin_of(50, seed=1) / 2)
+    write_margins(tmp_path / "margins-b.parquet", pool, margin_of(50, seed=1) / np.float32(2))
     text = write_report([tmp_path], tmp_path / "r.html").read_text()
     assert "Margins of several rows" in text
     assert "margins-a (50)" in text

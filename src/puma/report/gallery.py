@@ -28,6 +28,15 @@ GROUPS = {
     "random": ("The others", "Drawn at random where not all are shown."),
 }
 
+CHOSEN = {
+    "lowest": "those with the lowest margins",
+    "zero": "those nearest to 0",
+    "eps": "those nearest to eps",
+    "threshold": "those nearest to the threshold",
+    "highest": "those with the highest margins",
+    "failed": "those without a boundary",
+}
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -109,7 +118,7 @@ def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
 
 
 def _plain(values: NDArray[np.float32]) -> list[float | None]:
-    return [round(value, 7) if np.isfinite(value) else None for value in values.tolist()]
+    return [float(f"{value:.7g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
 def pictures(samples: Samples, choice: Choice, *, show: bool = False) -> tuple[list[Sheet], str]:

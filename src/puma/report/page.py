@@ -11,7 +11,7 @@ from string import Template
 from puma.errors import PumaError
 from puma.report.choice import LEAST, Choice, choose
 from puma.report.folders import read_study
-from puma.report.gallery import Sheet, columns, pictures, tile_size
+from puma.report.gallery import CHOSEN, Sheet, columns, pictures, tile_size
 from puma.report.markup import Markup, markup, script_json, tag
 from puma.report.overview import overview
 from puma.report.results import RowResult, read_results
@@ -104,17 +104,18 @@ def render(
 
 def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) -> Markup:
     shown, every = len(choice.rows), len(samples)
-    chosen = (
-        f"All {every:,} samples of {samples.row} are here."
-        if shown == every
-        else f"{shown:,} of the {every:,} samples of {samples.row} are here: those with the lowest and highest "
-        f"margins, those nearest to 0, to eps and to the threshold, and the rest drawn at random."
-    )
-    notes = [*samples.notes, *([why] if why else [])]
+    if shown == every:
+        chosen = f"All {every:,} samples of {samples.row} are here."
+    else:
+        kinds = [CHOSEN[name] for name in choice.groups if name in CHOSEN]
+        chosen = (
+            f"{shown:,} of the {every:,} samples of {samples.row} are here: {', '.join(kinds)}; the rest of them are "
+            f"drawn at random."
+        )
     exact = samples.pool is None or tile_size(samples.pool) == samples.pool.image_shape[:2]
-    if sheets and not exact:
-        notes.append("Pictures are scaled down.")
-    return markup(tag("p", chosen, " ", " ".join(notes)), Markup(_file("gallery.html")))
+    smaller = [] if exact or not sheets else ["Pictures are scaled down."]
+    sentences = [chosen, *samples.notes, *([why] if why else []), *smaller]
+    return markup(tag("p", " ".join(sentences)), Markup(_file("gallery.html")))
 
 
 def _sheet_rules(sheets: list[Sheet]) -> str:
