@@ -124,8 +124,10 @@ def reader(driver: Any, site: Path) -> Iterator[Reader]:
     yield person
     assert driver.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    asked = {request["request"]["url"] for request in sent if request["documentURL"] == site.as_uri()}
+    assert site.as_uri() in asked
+    assert [url for url in asked if not url.startswith("data:")] == [site.as_uri()]
 
 
 def shown(site: Path) -> dict[str, Any]:
