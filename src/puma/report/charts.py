@@ -6,12 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.report.comparison import Estimate
+from puma.report.comparison import Difference, Estimate
 from puma.report.frame import (
     BOTTOM,
+    COLOURS,
     HEIGHT,
+    LEFT,
+    RIGHT,
     TOP,
+    WIDTH,
     Frame,
+    Write,
     figure,
     key,
     line,
@@ -19,7 +24,6 @@ from puma.report.frame import (
     mark,
     path,
     short,
-    text,
     widened,
 )
 from puma.report.markup import Markup, tag
@@ -27,6 +31,7 @@ from puma.report.markup import Markup, tag
 BINS = 40
 _MOST_POINTS = 300
 Numbers = NDArray[np.floating]
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,43 +40,55 @@ class Point:
 
     name: str
     index: int
-    accuracy: Estimate | None
-    robustness: Estimate | None
+    accuracy: Estimate | Difference | None
+    robustness: Estimate | Difference | None
     paper: tuple[float, float] | None
 
 
 def trade_off(points: Sequence[Point], robustness: str) -> Markup:
     """Accuracy against robustness, a mark per row with its intervals, the paper's hollow."""
-    across, up, parts, legend = [], [], [], []
-    for point in points:
-        if point.accuracy and point.robustness:
-            across += [point.accuracy.low, point.accuracy.high]
-            up += [point.robustness.low, point.robustness.high]
-        if point.paper:
-            across.append(point.paper[0])
-            up.append(point.paper[1])
-    frame = Frame(widened(across), widened(up))
-    for point in points:
-        if point.paper:
-            words = f"{point.name}, paper: accuracy {point.paper[0]:.1%}, robustness {point.paper[1]:.1%}"
-            parts.append(
-                mark(point.index, frame.across(point.paper[0]), frame.up(point.paper[1]), hollow=True, title=words)
-            )
-        if point.accuracy and point.robustness:
-            parts += _crossed(frame, point, point.accuracy, point.robustness)
-        legend.append(key(point.name, mark(point.index, 14, 7)))
-    if any(point.paper for point in points):
-        legend.append(key("hollow: the paper's", mark(0, 14, 7, hollow=True)))
-    axes = frame.axes("accuracy", robustness, write_x=_percent, write_y=_percent)
     note = "Up and right is better; the bars are 95 % intervals."
-    return figure("Accuracy against robustness", [*axes, *parts], legend=legend, note=note)
+    return _scatter("Accuracy against robustness", points, ("accuracy", robustness), _percent, note)
 
 
-def _crossed(frame: Frame, point: Point, accuracy: Estimate, robustness: Estimate) -> list[Markup]:
-    x, y, kind = frame.across(accuracy.mean), frame.up(robustness.mean), f"interval s{point.index % 7}"
+def changes(points: Sequence[Point]) -> Markup:
+    """Return the same as differences to the baseline, so that results on other images can be compared."""
+    note = "In points: what can be compared with the paper even where the images differ."
+    return _scatter("Change from the baseline", points, ("accuracy", "robustness"), _points, note, origin=True)
+
+
+def _scatter(
+    title: str, points: Sequence[Point], labels: tuple[str, str], write: Write, note: str, *, origin: bool = False
+) -> Markup:
+    pairs = [(point, point.accuracy, point.robustness) for point in points if point.accuracy and point.robustness]
+    papers = [(point, point.paper) for point in points if point.paper]
+    across = [end for _, x, _ in pairs if x for end in (x.low, x.high)] + [x for _, (x, _) in papers]
+    up = [end for _, _, y in pairs if y for end in (y.low, y.high)] + [y for _, (_, y) in papers]
+    zero = [0.0] if origin else []
+    frame = Frame(widened(across + zero), widened(up + zero))
+    parts = frame.axes(*labels, write_x=write, write_y=write)
+    if origin:
+        parts.append(line(LEFT, frame.up(0), WIDTH - RIGHT, frame.up(0), "axis"))
+        parts.append(line(frame.across(0), TOP, frame.across(0), HEIGHT - BOTTOM, "axis"))
+    for point, x, y in pairs:
+        if x and y:
+            parts += _crossed(frame, point, x, y, write)
+    for point, (right, robust) in papers:
+        words = f"{point.name}, paper: accuracy {write(right)}, robustness {write(robust)}"
+        parts.append(mark(point.index, frame.across(right), frame.up(robust), hollow=True, title=words))
+    legend = [key(point.name, mark(point.index, 14, 7)) for point in points]
+    if papers:
+        legend.append(key("hollow: the paper's", mark(papers[0][0].index, 14, 7, hollow=True)))
+    return figure(title, parts, legend=legend, note=note)
+
+
+def _crossed(
+    frame: Frame, point: Point, accuracy: Estimate | Difference, robustness: Estimate | Difference, write: Write
+) -> list[Markup]:
+    x, y, kind = frame.across(accuracy.mean), frame.up(robustness.mean), f"interval s{point.index % COLOURS}"
     words = (
-        f"{point.name}: accuracy {accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}], "
-        f"robustness {robustness.mean:.1%} [{robustness.low:.1%}, {robustness.high:.1%}]"
+        f"{point.name}: accuracy {write(accuracy.mean)} [{write(accuracy.low)}, {write(accuracy.high)}], "
+        f"robustness {write(robustness.mean)} [{write(robustness.low)}, {write(robustness.high)}]"
     )
     return [
         line(frame.across(accuracy.low), y, frame.across(accuracy.high), y, kind),
@@ -106,7 +123,7 @@ def edges_of(values: Numbers) -> Numbers:
     return np.linspace(low, max(high, low + 1e-6), BINS + 1)
 
 
-def binned(values: Numbers, edges: Numbers) -> NDArray[np.int64]:
+def binned(values: Numbers, edges: Numbers) -> Counts:
     """Count values in bins; those beyond the ends count in the outer bins."""
     return np.histogram(values.clip(edges[0], edges[-1]), edges)[0]
 
@@ -121,12 +138,13 @@ def margin_histogram(kept: Numbers, pruned: Numbers, marks: Mapping[str, float],
     parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=short, write_y=short)]
     parts += _bars(frame, edges, np.zeros_like(first), first, "bar kept")
     parts += _bars(frame, edges, first, second, "bar pruned")
+    keys = []
     for index, (name, value) in enumerate(marks.items()):
         if np.isfinite(value):
             place = frame.across(value)
             parts.append(line(place, TOP, place, HEIGHT - BOTTOM, f"marked m{index}"))
-            parts.append(text(place, TOP - 3 - 0 * index, name, "tick middle strong"))
-    legend = [key(f"kept ({len(kept):,})", _box("bar kept"))]
+            keys.append(key(name, line(14, 0, 14, 14, f"marked m{index}")))
+    legend = [*keys, key(f"kept ({len(kept):,})", _box("bar kept"))]
     if len(pruned):
         legend.append(key(f"pruned ({len(pruned):,})", _box("bar pruned")))
     return figure("Margins", parts, legend=legend, note="Below 0 the model is wrong about the sample.")
@@ -160,7 +178,7 @@ def strength_histogram(strength: Numbers, eps: float | None) -> Markup:
     return figure("Strengths of the kept samples", parts, note="Below 0 the attack helps the model. Logarithmic.")
 
 
-def _bars(frame: Frame, edges: Numbers, below: Numbers, counts: Numbers, kind: str) -> list[Markup]:
+def _bars(frame: Frame, edges: Numbers, below: Counts, counts: Counts, kind: str) -> list[Markup]:
     parts = []
     for place, count in enumerate(counts):
         if count:
@@ -188,4 +206,8 @@ _HATCH = tag(
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.4g} %"
+    return f"{100 * value:.4g}%"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.4g}" if abs(value) > 1e-9 else "0"

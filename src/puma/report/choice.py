@@ -13,10 +13,10 @@ _SHARE = 8  # each group may take an eighth of what is shown
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Rows to show (k,), ascending by margin, and for each group which of them belong to it (k,)."""
+    """Rows to show (k,), ascending by margin, and for each group the places among them, the most telling first."""
 
     rows: NDArray[np.int64]
-    groups: dict[str, NDArray[np.bool_]]
+    groups: dict[str, NDArray[np.int64]]
 
 
 def choose(
@@ -24,25 +24,28 @@ def choose(
 ) -> Choice:
     """Choose at most ``most`` rows: the extremes, those nearest to 0, eps and the threshold, the rest at random.
 
-    A sample without a margin (NaN) can only be drawn at random. With room for all, all are shown.
+    Samples whose boundary was not found (margin infinite or NaN) are a group of their own. With room for all, all are
+    shown.
     """
     if most < LEAST:
         raise PumaError(f"--max-samples must be at least {LEAST}, got {most}.")
     share = min(most, len(margin)) // _SHARE or 1
-    known = np.flatnonzero(~np.isnan(margin))
+    known = np.flatnonzero(np.isfinite(margin))
     ascending = known[np.argsort(margin[known], kind="stable")]
-    targets = {"zero": 0.0, "eps": eps, "threshold": threshold}
     members = {"lowest": ascending[margin[ascending] < 0][:share]}
-    for name, target in targets.items():
+    for name, target in {"zero": 0.0, "eps": eps, "threshold": threshold}.items():
         if target is not None and np.isfinite(target):
             members[name] = known[np.argsort(np.abs(margin[known] - target), kind="stable")[:share]]
     members["highest"] = ascending[::-1][:share]
-    taken = np.unique(np.concatenate(list(members.values()))) if len(known) else known
+    members["failed"] = np.flatnonzero(~np.isfinite(margin))[:share]
+    taken = np.unique(np.concatenate(list(members.values())))
     others = np.setdiff1d(np.arange(len(margin)), taken, assume_unique=True)
     room = max(most - len(taken), 0)
-    drawn = others if len(others) <= room else np.random.default_rng(seed).choice(others, room, replace=False)
-    rows = np.concatenate([taken, drawn])
+    members["random"] = (
+        others if len(others) <= room else np.random.default_rng(seed).choice(others, room, replace=False)
+    )
+    rows = np.concatenate([taken, members["random"]])
     rows = rows[np.argsort(margin[rows], kind="stable")]
-    groups = {name: np.isin(rows, ids) for name, ids in members.items() if len(ids)}
-    groups["random"] = ~np.isin(rows, taken)
-    return Choice(rows, {name: flags for name, flags in groups.items() if flags.any()})
+    place = np.full(len(margin), -1)
+    place[rows] = np.arange(len(rows))
+    return Choice(rows, {name: place[ids] for name, ids in members.items() if len(ids)})

@@ -27,7 +27,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise PumaError(f"{run} is not a run: it has no metrics.jsonl.")
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:

@@ -23,7 +23,7 @@ class Evaluated:
 
 def read_evaluation(folder: Path) -> Evaluated:
     """Read metrics.json in a folder."""
-    path = folder / "metrics.json"
+    path = folder / "metrics.json" if folder.is_dir() else folder
     described = read_object(path)
     try:
         results = dict(described["results"])

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ def read_experiment(path: Path) -> Study:
     try:
         eps = None if described.get("eps") is None else float(described["eps"])
         norm = None if described.get("norm") is None else str(described["norm"])
-        rows = tuple(_row(row, path.parent, eps, norm, missing) for row in described["rows"])
+        if eps is not None and not (math.isfinite(eps) and eps > 0):
+            raise ValueError(f"eps must be positive, got {eps}")
+        pools = [str(pool) for pool in described.get("pools") or ()]
+        rows = tuple(replace(_row(row, path.parent, pools, missing), eps=eps, norm=norm) for row in described["rows"])
         notes = [str(note) for note in described.get("notes") or ()]
         facts = [(name, _words(described[name])) for name in _FACTS if described.get(name) not in (None, [])]
         facts += [(str(name), _words(value)) for name, value in dict(described.get("provenance") or {}).items()]
@@ -48,7 +52,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return described
 
 
-def _row(described: Mapping[str, Any], root: Path, eps: float | None, norm: str | None, missing: list[str]) -> Row:
+def _row(described: Mapping[str, Any], root: Path, pools: list[str], missing: list[str]) -> Row:
     name = str(described["row"])
     seeds = []
     for seed in described["seeds"]:
@@ -59,13 +63,13 @@ def _row(described: Mapping[str, Any], root: Path, eps: float | None, norm: str 
                 missing.append(f"{kind} of {name}, seed {seed['seed']} ({place})")
                 place = None
             found[kind] = place
-        pools = tuple(root / str(pool) for pool in seed.get("pools") or ())
-        seeds.append(Seed(int(seed["seed"]), pools=pools, **found))
+        places = tuple(root / str(pool) for pool in seed.get("pools") or pools)
+        seeds.append(Seed(int(seed["seed"]), pools=places, **found))
     paper = {_ACCURACIES[key]: float(value) for key, value in dict(described.get("paper") or {}).items()
              if key in _ACCURACIES and value is not None}  # fmt: skip
     if not all(math.isfinite(value) and 0 <= value <= 1 for value in paper.values()):
         raise ValueError(f"paper accuracies of {name!r} must be fractions in [0, 1], got {paper}")
-    return Row(name, tuple(seeds), bool(described.get("baseline", False)), paper, eps, norm)
+    return Row(name, tuple(seeds), bool(described.get("baseline", False)), paper)
 
 
 def _words(value: object) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
-from puma.margins.table import read_footer
 from puma.planning import Plan
 from puma.pools import Pool
 from puma.report.experiment import FILE, read_experiment
+from puma.report.planned import planned_eps
+from puma.report.samples import measured_on
 from puma.report.study import Row, Seed, Study, joined
 from puma.training.config import to_dict
 from puma.training.run_folder import Inputs, RunFolder
@@ -88,9 +89,9 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _rows(found: Found) -> tuple[tuple[Row, ...], list[str]]:
-    margins = {path: str(read_footer(path)["pool_fingerprint"]) for path in dict.fromkeys(found.margins)}
+    margins = {path: measured_on(path) for path in dict.fromkeys(found.margins)}
     plans = {path: Plan.open(path) for path in dict.fromkeys(found.plans)}
-    pools = {Pool.open(path).fingerprint: (path,) for path in found.pools}
+    pools: dict[str, tuple[Path, ...]] = {Pool.open(path).fingerprint: (path,) for path in found.pools}
     notes: list[str] = []
     rows = [_row_of_run(run, found, margins, pools, notes) for run in dict.fromkeys(found.runs)]
     used = {seed.plan for _, row in rows for seed in row.seeds} | {
@@ -102,8 +103,7 @@ def _rows(found: Found) -> tuple[tuple[Row, ...], list[str]]:
             match = _nearest(path, [file for file, pool in margins.items() if pool == plan.pool_fingerprint])
             used.add(match)
             place = pools.get(plan.pool_fingerprint, ())
-            eps = plan.made_from.get("strength.eps")
-            alone.append(Row(path.stem, (Seed(0, None, place, path, match),), eps=float(eps) if eps else None))
+            alone.append(Row(path.stem, (Seed(0, None, place, path, match),), eps=planned_eps(plan)))
     alone += [
         Row(path.stem, (Seed(0, None, pools.get(pool, ()), None, path),))
         for path, pool in margins.items()
@@ -147,7 +147,7 @@ def _moved(name: str | None, run: Path, known: list[Path]) -> Path | None:
 
 def _margins_beside(plan: Path, inputs: Inputs) -> list[Path]:
     files = sorted(plan.parent.glob("margins*.parquet"))
-    return [file for file in files if read_footer(file)["pool_fingerprint"] == inputs.pool_fingerprint]
+    return [file for file in files if measured_on(file) == inputs.pool_fingerprint]
 
 
 def _nearest(plan: Path | None, files: list[Path]) -> Path | None:

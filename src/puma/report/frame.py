@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from puma.report.markup import Markup, tag
 
 WIDTH, HEIGHT = 400.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 24.0, 42.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 14.0, 24.0, 44.0
 COLOURS, SHAPES, DASHES = 7, 6, 4  # how many the style sheet and mark() know
 
 Write = Callable[[float], str]
@@ -38,13 +38,13 @@ class Frame:
         for value in ticks(*self.x):
             place = self.across(value)
             parts.append(line(place, TOP, place, HEIGHT - BOTTOM, "grid"))
-            parts.append(text(place, HEIGHT - BOTTOM + 15, write_x(value), "tick middle"))
+            parts.append(text(place, HEIGHT - BOTTOM + 17, write_x(value), "tick middle"))
         for value in decades(*self.y) if self.log else ticks(*self.y):
             place = self.up(value)
             parts.append(line(LEFT, place, WIDTH - RIGHT, place, "grid"))
             parts.append(text(LEFT - 6, place + 4, write_y(value), "tick end"))
         parts.append(line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "axis"))
-        parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "label middle"))
+        parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "label middle"))
         parts.append(text(4, 13, y_label, "label"))
         return parts
 

@@ -24,7 +24,17 @@ GROUPS = {
     "eps": ("Around eps", "The attack at full strength just reaches the boundary, or just does not."),
     "threshold": ("Around the threshold", "Where pruning begins."),
     "highest": ("Highest margins", "The easiest samples, the first to be pruned."),
+    "failed": ("No boundary found", "The search failed or went out of reach: there is no margin to go by."),
     "random": ("The others", "Drawn at random where not all are shown."),
+}
+
+CHOSEN = {
+    "lowest": "those with the lowest margins",
+    "zero": "those nearest to 0",
+    "eps": "those nearest to eps",
+    "threshold": "those nearest to the threshold",
+    "highest": "those with the highest margins",
+    "failed": "those without a boundary",
 }
 
 
@@ -92,7 +102,7 @@ def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
         "norm": str(table.made_from.get("norm", "")),
         "classes": list(samples.class_names),
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
-        "groups": {name: [*GROUPS[name], np.flatnonzero(flags).tolist()] for name, flags in choice.groups.items()},
+        "groups": {name: [*GROUPS[name], places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
         "id": table.sample_id[rows].tolist(),
         "margin": _plain(table.margin[rows]),
@@ -108,7 +118,7 @@ def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
 
 
 def _plain(values: NDArray[np.float32]) -> list[float | None]:
-    return [round(value, 7) if np.isfinite(value) else None for value in values.tolist()]
+    return [float(f"{value:.7g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
 def pictures(samples: Samples, choice: Choice, *, show: bool = False) -> tuple[list[Sheet], str]:

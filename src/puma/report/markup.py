@@ -32,7 +32,7 @@ def markup(*children: str) -> Markup:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers_from: int = 1) -> Markup:
     """Return a table that scrolls in itself: a row's first cell is its header, from ``numbers_from`` on are numbers."""
-    classes = ["" if index < numbers_from else "number" for index in range(len(headers))]
+    classes = ["words" if index < numbers_from else "number" for index in range(len(headers))]
     head = tag("tr", *(tag("th", text, scope="col", class_=kind) for text, kind in zip(headers, classes, strict=True)))
     body = [
         tag(

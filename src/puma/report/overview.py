@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from puma.errors import PumaError
 from puma.planning import Plan
 from puma.pools import Origin
 from puma.pools.pool import open_pools
 from puma.report.markup import Markup, markup, table, tag
+from puma.report.planned import plan_in_words
 from puma.report.results import RowResult
 from puma.report.study import Seed, Study
 from puma.training.config import to_dict
@@ -19,12 +18,15 @@ _SHOWN = ("model", "loss", "samples_seen", "batch_size", "beta", "attack.eps", "
           "optimizer.lr", "compute.device", "compute.precision")  # fmt: skip
 
 
+_LONG = 28  # characters: a longer value gets a line of its own
+
+
 def overview(study: Study, results: list[RowResult]) -> Markup:
     """Return the section's content."""
     parts: list[Markup] = []
-    facts = [*study.facts, *_settings_shared(results), *_versions(results, study)]
+    facts = [*study.facts, *_settings_shared(results, study), *_versions(results, study)]
     if facts:
-        parts.append(tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts)))
+        parts.append(tag("dl", *(_fact(name, value) for name, value in facts)))
     notes = [*study.notes, *(f"{r.row.name}: {words}." for r in results for e in r.evaluations for words in e.warnings)]
     if notes:
         parts.append(tag("ul", *(tag("li", note) for note in dict.fromkeys(notes)), class_="notes"))
@@ -39,33 +41,8 @@ def overview(study: Study, results: list[RowResult]) -> Markup:
     return markup(*parts)
 
 
-def plan_in_words(plan: Plan) -> str:
-    """Say what a plan does to how many samples."""
-    kept = plan.strength[plan.keep].numpy()
-    said = plan.made_from
-    rules = []
-    for name, words in (("easy", "the easiest"), ("difficult", "the most difficult"), ("random", "a random")):
-        share = _number(said.get(f"pruning.{name}"))
-        if share:
-            rules.append(f"{words} {share:.4g} of the {said.get('pruning.within', 'pool')}")
-    dropped = len(plan) - len(kept)
-    words = f"keeps {len(kept):,} of {len(plan):,} and prunes {dropped:,}"
-    words += f" ({' and '.join(rules)}, by {said.get('score', 'nothing')})" if rules else ""
-    if len(kept):
-        low, high = float(kept.min()), float(kept.max())
-        negative, weaker = int((kept < 0).sum()), int((np.abs(kept) < np.abs(kept).max()).sum())
-        same = f"attacks all with {high:.4g}"
-        fitted = f"attacks with {low:.4g} to {high:.4g}, {weaker:,} less strongly, {negative:,} towards their label"
-        words += f"; {same if low == high else fitted}"
-    gap = _number(said.get("strength.gap"))
-    return f"{words}; gap {gap:.4g}." if gap else f"{words}."
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text) if text else 0.0
-    except ValueError:
-        return 0.0
+def _fact(name: str, value: str) -> Markup:
+    return tag("div", tag("dt", name), tag("dd", value), class_="wide" if len(value) > _LONG else None)
 
 
 def _seeds(result: RowResult) -> str:
@@ -96,9 +73,15 @@ def _versions(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found.items() if name not in told]
 
 
-def _settings_shared(results: list[RowResult]) -> list[tuple[str, str]]:
+def _settings_shared(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
+    told = {name for name, _ in study.facts}
+    shown = [name for name in _SHOWN if name.rpartition(".")[2] not in told]
     flat = [dict(flattened(to_dict(result.config))) for result in results if result.config]
-    return [(name, str(flat[0][name])) for name in _SHOWN if flat and all(c.get(name) == flat[0][name] for c in flat)]
+    return [(name, _plain(flat[0][name])) for name in shown if flat and all(c.get(name) == flat[0][name] for c in flat)]
+
+
+def _plain(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _settings(results: list[RowResult]) -> Iterator[Markup]:

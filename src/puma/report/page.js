@@ -22,11 +22,12 @@ function gallery(all) {
   const find = (id) => document.getElementById(id);
   const control = Object.fromEntries(["group", "class", "kept", "origin", "from", "to", "sort"].map((id) => [id, find(id)]));
   const every = all.id.map((_, place) => place);
-  const signed = (value) => value === null || value === undefined ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(4);
+  const signed = (value) => value === null || value === undefined ? "–" : (value < 0 ? "−" : "+")
+    + (value !== 0 && Math.abs(value) < 0.001 ? Math.abs(value).toExponential(1).replace("-", "−") : Math.abs(value).toFixed(4));
   const named = (label) => label === null || label === undefined || label < 0 ? "–" : all.classes[label] ?? String(label);
   const labelOf = (place) => all.label ? named(all.label[place]) : "label unknown";
   const marginOf = (place) => all.margin[place] !== null ? signed(all.margin[place])
-    : `${["below reach", "none", "beyond reach"][all.sign[place] + 1]} (${all.statuses[all.status[place]] ?? "unknown"})`;
+    : ["−∞", "none", "+∞"][all.sign[place] + 1];
   const planOf = (place) => all.planned ? (all.kept[place] ? "✓ kept" : "✕ pruned") : "no plan";
   const wrong = (place) => all.label && all.label[place] !== all.prediction[place];
   let listed = every, made = 0, open = { list: every, index: 0 };
@@ -65,8 +66,8 @@ function gallery(all) {
     made.append(picture, element("strong", labelOf(place)));
     made.append(element("span", `→ ${named(all.prediction[place])}`, wrong(place) ? "wrong" : ""));
     made.append(element("span", `margin ${marginOf(place)}`));
-    if (all.planned) made.append(element("span", `${planOf(place)} ${all.kept[place] ? "at " + signed(all.strength[place]) : ""}`));
-    if (all.generated && all.generated[place]) made.append(element("span", "generated"));
+    if (all.planned && all.kept[place]) made.append(element("span", `attack ${signed(all.strength[place])}`));
+    made.append(element("span", [all.planned ? planOf(place) : "", all.generated && all.generated[place] ? "generated" : ""].filter(Boolean).join(", ")));
     made.addEventListener("click", () => show(list, index));
     return made;
   }
@@ -165,9 +166,7 @@ function gallery(all) {
       control.group.focus();
     });
     heading.append(browse);
-    const ordered = name === "highest" ? [...members].reverse() : members;
-    const middle = ["lowest", "highest"].includes(name) ? 0 : Math.max(0, Math.floor((members.length - STRIP) / 2));
-    for (let index = middle; index < Math.min(middle + STRIP, ordered.length); index += 1) tiles.append(tile(ordered, index));
+    for (let index = 0; index < Math.min(STRIP, members.length); index += 1) tiles.append(tile(members, index));
     strip.append(heading, element("p", sentence), tiles);
     find("strips").append(strip);
   }
@@ -176,7 +175,7 @@ function gallery(all) {
   control.class.parentElement.hidden = !all.label;
   find("kept-label").hidden = !all.planned;
   find("origin-label").hidden = !all.generated || new Set(all.generated).size < 2;
-  find("filters").addEventListener("input", refresh);
+  for (const event of ["input", "change"]) find("filters").addEventListener(event, refresh);
   find("filters").addEventListener("submit", (event) => event.preventDefault());
   find("filters").addEventListener("reset", () => setTimeout(refresh));
   find("more").addEventListener("click", more);

@@ -8,20 +8,15 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import numpy as np
-
 from puma.errors import PumaError
-from puma.margins.table import read_margins
-from puma.report import charts, tables
 from puma.report.choice import LEAST, Choice, choose
-from puma.report.comparison import ATTACK_NAMES, robust_attack
-from puma.report.curves import PANELS
 from puma.report.folders import read_study
-from puma.report.gallery import Sheet, columns, pictures, tile_size
+from puma.report.gallery import CHOSEN, Sheet, columns, pictures, tile_size
 from puma.report.markup import Markup, markup, script_json, tag
 from puma.report.overview import overview
 from puma.report.results import RowResult, read_results
 from puma.report.samples import Samples, gallery_samples
+from puma.report.sections import measured
 from puma.report.study import Study
 
 MAX_SAMPLES = 2000
@@ -82,12 +77,15 @@ def render(
 ) -> str:
     """Return the page."""
     choice = sheets = None
-    sections = {"What was run": overview(study, results), **_measured(study, results, samples)}
+    sections = {"What was run": overview(study, results), **measured(study, results, samples)}
     gallery: object = None
     if samples is not None:
         choice = choose(samples.table.margin, max_samples, eps=samples.eps, threshold=samples.threshold)
         sheets, why = pictures(samples, choice, show=show)
-        gallery = {**columns(samples, choice), "tile": list(tile_size(samples.pool))[::-1] if sheets else None}
+        gallery = {
+            **columns(samples, choice),
+            "tile": tile_size(samples.pool)[::-1] if samples.pool and sheets else None,
+        }
         sections["Gallery"] = _gallery(samples, choice, sheets, why)
     style, script = _file("page.css") + _sheet_rules(sheets or []), _file("page.js")
     links = [tag("a", name, href=f"#{_anchor(name)}") for name in sections]
@@ -104,116 +102,20 @@ def render(
     )
 
 
-def _measured(study: Study, results: list[RowResult], samples: Samples | None) -> dict[str, Markup]:
-    sections = {}
-    if any(result.evaluations or result.row.paper for result in results):
-        sections["Accuracy and robustness"] = markup(_trade_off(results), tables.comparison(results))
-    drawn = _curves(results)
-    if drawn:
-        sections["Training"] = drawn
-    if samples is not None:
-        sections["Margins and strengths"] = _margins(study, samples)
-    by_class = tables.classes(results, samples)
-    if by_class:
-        sections["Classes"] = by_class
-    return sections
-
-
-def _trade_off(results: list[RowResult]) -> Markup:
-    robust = robust_attack([result.estimates() for result in results]) or "cw"
-    points = []
-    for index, result in enumerate(results):
-        estimates, paper = result.estimates(), result.row.paper
-        pair = (paper["clean"], paper["robust"]) if {"clean", "robust"} <= paper.keys() else None
-        if pair or ("clean" in estimates and robust in estimates):
-            points.append(charts.Point(result.row.name, index, estimates.get("clean"), estimates.get(robust), pair))
-    return tag("div", charts.trade_off(points, ATTACK_NAMES[robust]), class_="figures") if points else markup()
-
-
-def _curves(results: list[RowResult]) -> Markup:
-    figures = []
-    for name, title in PANELS.items():
-        lines = [
-            (index, points)
-            for index, result in enumerate(results)
-            for metrics in result.metrics
-            if (points := [(float(line["samples"]), float(line[name])) for line in metrics if _number(line.get(name))])
-        ]
-        if lines:
-            figures.append(charts.curves(title.capitalize(), lines, shares="accuracy" in name or "share" in name))
-    if not figures:
-        return markup()
-    names = [(index, result.row.name) for index, result in enumerate(results) if any(result.metrics)]
-    seeds = "Thin lines of one colour and dash are the seeds of a row."
-    return markup(tag("p", seeds), charts.row_keys(names), tag("div", *figures, class_="figures"))
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and bool(np.isfinite(value))
-
-
-def _margins(study: Study, samples: Samples) -> Markup:
-    margin, norm = samples.table.margin, str(samples.table.made_from.get("norm", ""))
-    known = np.isfinite(margin)
-    parts = []
-    if known.any():
-        marks = {"0": 0.0, **({"eps": samples.eps} if samples.eps else {})}
-        if samples.threshold is not None:
-            marks["threshold"] = samples.threshold
-        kept, pruned = margin[known & samples.keep], margin[known & ~samples.keep]
-        parts.append(charts.margin_histogram(kept.astype(float), pruned.astype(float), marks, norm))
-    if samples.strength is not None and samples.keep.any():
-        parts.append(charts.strength_histogram(samples.strength[samples.keep].astype(float), samples.eps))
-    several = _outlines(study, norm)
-    return markup(
-        tag("p", *_margin_words(samples, known)),
-        tag("div", *parts, *([several] if several else []), class_="figures"),
-    )
-
-
-def _margin_words(samples: Samples, known: np.ndarray) -> list[str]:
-    margin = samples.table.margin
-    words = [f"Shown is {samples.row}: {len(samples):,} samples, {int((margin < 0).sum()):,} with a margin below 0. "]
-    if samples.eps:
-        words.append(f"eps is {samples.eps:.6g}. ")
-    if samples.threshold is not None:
-        above = int((margin[samples.keep] > samples.threshold).sum())
-        words.append(f"The threshold {samples.threshold:.6g} is the smallest margin that is pruned")
-        words.append(f"; {above:,} kept samples have a higher one. " if above else ". ")
-    if not known.all():
-        words.append(f"The search found no boundary for {int((~known).sum()):,} samples; they are not drawn. ")
-    words.append("The middle 99 % set the bins; the outer bins also hold what lies beyond.")
-    return words
-
-
-def _outlines(study: Study, norm: str) -> Markup | None:
-    """Histograms over each other, where rows have margins of their own."""
-    seen: dict[Path, tuple[int, str]] = {}
-    for index, row in enumerate(study.rows):
-        for path in [seed.margins for seed in row.seeds if seed.margins][:1]:
-            seen.setdefault(path.resolve(), (index, row.name))
-    drawn = []
-    for path, (index, name) in seen.items() if len(seen) > 1 else ():
-        table = read_margins(path)
-        values = table.margin[np.isfinite(table.margin)].astype(float)
-        if str(table.made_from.get("norm", "")) == norm and len(values):
-            drawn.append((index, name, values))
-    return charts.margin_outlines(drawn, norm) if len(drawn) > 1 else None
-
-
 def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) -> Markup:
     shown, every = len(choice.rows), len(samples)
-    chosen = (
-        f"All {every:,} samples of {samples.row} are here."
-        if shown == every
-        else f"{shown:,} of the {every:,} samples of {samples.row} are here: those with the lowest and highest "
-        f"margins, those nearest to 0, to eps and to the threshold, and the rest drawn at random."
-    )
-    notes = [*samples.notes, *([why] if why else [])]
+    if shown == every:
+        chosen = f"All {every:,} samples of {samples.row} are here."
+    else:
+        kinds = [CHOSEN[name] for name in choice.groups if name in CHOSEN]
+        chosen = (
+            f"{shown:,} of the {every:,} samples of {samples.row} are here: {', '.join(kinds)}; the rest of them are "
+            f"drawn at random."
+        )
     exact = samples.pool is None or tile_size(samples.pool) == samples.pool.image_shape[:2]
-    if sheets and not exact:
-        notes.append("Pictures are scaled down.")
-    return markup(tag("p", chosen, " ", " ".join(notes)), Markup(_file("gallery.html")))
+    smaller = [] if exact or not sheets else ["Pictures are scaled down."]
+    sentences = [chosen, *samples.notes, *([why] if why else []), *smaller]
+    return markup(tag("p", " ".join(sentences)), Markup(_file("gallery.html")))
 
 
 def _sheet_rules(sheets: list[Sheet]) -> str:

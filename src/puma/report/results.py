@@ -68,21 +68,22 @@ def read_results(study: Study, *, show: bool = False) -> list[RowResult]:
     return results
 
 
+def baseline_of(result: RowResult, results: list[RowResult]) -> RowResult | None:
+    """Return the first row of the same study that is marked as its baseline."""
+    return next((other for other in results if other.row.baseline and other.row.study == result.row.study), None)
+
+
 def differences(results: list[RowResult]) -> dict[str, dict[str, Difference]]:
-    """How every other row differs from the baseline, by row and attack; nothing without a baseline."""
-    baseline = next((result for result in results if result.row.baseline), None)
-    if baseline is None:
-        return {}
-    against = baseline.estimates()
-    return {
-        result.row.name: {
-            attack: difference(ours, against[attack])
-            for attack, ours in result.estimates().items()
-            if attack in against
-        }
-        for result in results
-        if result is not baseline
-    }
+    """How rows differ from their baseline, by row and attack; rows without one, and baselines, are left out."""
+    found = {}
+    for result in results:
+        baseline = baseline_of(result, results)
+        if baseline is not None and baseline is not result:
+            ours, against = result.estimates(), baseline.estimates()
+            found[result.row.name] = {
+                attack: difference(ours[attack], against[attack]) for attack in ours if attack in against
+            }
+    return found
 
 
 def attacks_of(results: list[RowResult]) -> list[str]:

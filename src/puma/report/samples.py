@@ -1,15 +1,17 @@
 """Margins, plan and pool of one row, brought into one order."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.margins.table import MarginTable, read_margins
+from puma.margins.table import MarginTable, read_footer, read_margins
 from puma.planning import Plan
 from puma.pools import Pool
 from puma.pools.pool import open_pools
+from puma.report.planned import planned_eps
 from puma.report.study import Row, Seed, Study
 from puma.scores.align import align
 
@@ -63,10 +65,9 @@ def gallery_samples(study: Study, chosen: Row | None = None) -> Samples | None:
 def join(row: Row, seed: Seed) -> Samples:
     """Bring margins, plan and pool of one seed together; a plan for other samples raises, a missing pool is a note."""
     assert seed.margins is not None
-    table = read_margins(seed.margins)
+    fingerprint, table = measured_on(seed.margins), read_margins(seed.margins)
     if not len(table):
         raise PumaError(f"{seed.margins} holds no sample; measure the margins again.")
-    fingerprint = str(table.made_from["pool_fingerprint"])
     keep, strength, plan = np.ones(len(table), dtype=bool), None, None
     if seed.plan is not None:
         plan = Plan.open(seed.plan)
@@ -83,10 +84,16 @@ def join(row: Row, seed: Seed) -> Samples:
     if pool is not None:
         found = align(pool.sample_id, table.sample_id, "the pool")
         position = position if found is None else found
-    eps = row.eps
-    if eps is None and plan is not None and "strength.eps" in plan.made_from:
-        eps = float(plan.made_from["strength.eps"])
+    eps = row.eps if row.eps is not None or plan is None else planned_eps(plan)
     return Samples(row.name, table, plan, keep, strength, pool, position, eps, tuple(notes))
+
+
+def measured_on(margins: Path) -> str:
+    """Return the fingerprint of the pool that margins were measured on."""
+    try:
+        return str(read_footer(margins)["pool_fingerprint"])
+    except (KeyError, ValueError, AttributeError) as error:
+        raise PumaError(f"{margins} does not say which pool it is for ({error}); measure the margins again.") from error
 
 
 def _pool(seed: Seed, fingerprint: str) -> tuple[Pool | None, list[str]]:

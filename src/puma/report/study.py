@@ -1,7 +1,7 @@
 """What a report is about: rows of comparable results, each with the files of its seeds."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
@@ -19,7 +19,10 @@ class Seed:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting, trained with one or more seeds; ``paper`` holds accuracies that were published for it."""
+    """One setting, trained with one or more seeds; ``paper`` holds accuracies that were published for it.
+
+    A row is compared with the baseline of its own ``study``.
+    """
 
     name: str
     seeds: tuple[Seed, ...]
@@ -27,6 +30,7 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     eps: float | None = None
     norm: str | None = None
+    study: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,22 @@ class Study:
 
 
 def joined(studies: list[Study]) -> Study:
-    """Put studies behind each other; rows of the same name get their study's title in front."""
-    names = [row.name for study in studies for row in study.rows]
-    rows, facts, notes = [], [], []
-    for study in studies:
-        for row in study.rows:
-            name = f"{study.title}: {row.name}" if names.count(row.name) > 1 and len(studies) > 1 else row.name
-            rows.append(Row(name, row.seeds, row.baseline, row.paper, row.eps, row.norm))
-        facts += [(f"{study.title}: {name}" if len(studies) > 1 else name, value) for name, value in study.facts]
-        notes += study.notes
-    return Study(" and ".join(dict.fromkeys(study.title for study in studies)), tuple(rows), tuple(facts), tuple(notes))
+    """Put studies behind each other; each keeps its own baseline, and every row gets a name of its own."""
+    if len(studies) == 1:
+        return replace(studies[0], rows=_named(studies[0].rows))
+    rows = [
+        replace(row, name=f"{study.title}: {row.name}", study=study.title) for study in studies for row in study.rows
+    ]
+    facts = [(f"{study.title}: {name}", value) for study in studies for name, value in study.facts]
+    notes = [note for study in studies for note in study.notes]
+    title = " and ".join(dict.fromkeys(study.title for study in studies))
+    return Study(title, _named(rows), tuple(facts), tuple(notes))
+
+
+def _named(rows: Iterable[Row]) -> tuple[Row, ...]:
+    seen: dict[str, int] = {}
+    named = []
+    for row in rows:
+        seen[row.name] = seen.get(row.name, 0) + 1
+        named.append(row if seen[row.name] == 1 else replace(row, name=f"{row.name} ({seen[row.name]})"))
+    return tuple(named)

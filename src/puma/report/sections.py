@@ -1,0 +1,139 @@
+"""The sections that show what was measured: trade-off, training, margins and strengths, classes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puma.margins.table import read_margins
+from puma.report import charts, tables
+from puma.report.comparison import ATTACK_NAMES, robust_attack
+from puma.report.curves import PANELS
+from puma.report.markup import Markup, markup, tag
+from puma.report.results import RowResult, baseline_of, differences
+from puma.report.samples import Samples
+from puma.report.study import Study
+
+
+def measured(study: Study, results: list[RowResult], samples: Samples | None) -> dict[str, Markup]:
+    """Sections by name, in the order of the page; what there are no files for is left out."""
+    sections = {}
+    if any(result.evaluations or result.row.paper for result in results):
+        sections["Accuracy and robustness"] = markup(_trade_off(results), tables.comparison(results))
+    drawn = _curves(results)
+    if drawn:
+        sections["Training"] = drawn
+    if samples is not None:
+        sections["Margins and strengths"] = _margins(study, samples)
+    by_class = tables.classes(results, samples)
+    if by_class:
+        sections["Classes"] = by_class
+    return sections
+
+
+def _trade_off(results: list[RowResult]) -> Markup:
+    robust = robust_attack([result.estimates() for result in results]) or "cw"
+    points = []
+    for index, result in enumerate(results):
+        estimates, pair = result.estimates(), _published(result)
+        if pair or ("clean" in estimates and robust in estimates):
+            points.append(charts.Point(result.row.name, index, estimates.get("clean"), estimates.get(robust), pair))
+    if not points:
+        return markup()
+    changed = _changes(results, robust)
+    return tag("div", charts.trade_off(points, ATTACK_NAMES[robust]), *([changed] if changed else []), class_="figures")
+
+
+def _changes(results: list[RowResult], robust: str) -> Markup | None:
+    """Differences to the baseline, where the paper tells them too."""
+    ours = differences(results)
+    points = []
+    for index, result in enumerate(results):
+        baseline, own = baseline_of(result, results), ours.get(result.row.name, {})
+        origin = None if baseline is None else _published(baseline)
+        theirs = _published(result)
+        if theirs and origin and "clean" in own and robust in own:
+            pair = (theirs[0] - origin[0], theirs[1] - origin[1])
+            points.append(charts.Point(result.row.name, index, own["clean"], own[robust], pair))
+    return charts.changes(points) if points else None
+
+
+def _published(result: RowResult) -> tuple[float, float] | None:
+    paper = result.row.paper
+    return (paper["clean"], paper["robust"]) if {"clean", "robust"} <= paper.keys() else None
+
+
+def _curves(results: list[RowResult]) -> Markup:
+    figures = []
+    for name, title in PANELS.items():
+        lines = [
+            (index, points)
+            for index, result in enumerate(results)
+            for metrics in result.metrics
+            if (points := [(float(line["samples"]), float(line[name])) for line in metrics if _numbers(line, name)])
+        ]
+        if lines:
+            figures.append(charts.curves(title.capitalize(), lines, shares="accuracy" in name or "share" in name))
+    if not figures:
+        return markup()
+    names = [(index, result.row.name) for index, result in enumerate(results) if any(result.metrics)]
+    seeds = "Thin lines of one colour and dash are the seeds of a row."
+    return markup(tag("p", seeds), charts.row_keys(names), tag("div", *figures, class_="figures"))
+
+
+def _numbers(line: dict[str, Any], name: str) -> bool:
+    return all(isinstance(line.get(key), (int, float)) and math.isfinite(line[key]) for key in ("samples", name))
+
+
+def _margins(study: Study, samples: Samples) -> Markup:
+    margin, norm = samples.table.margin, str(samples.table.made_from.get("norm", ""))
+    known = np.isfinite(margin)
+    parts = []
+    if known.any():
+        marks = {"0, the boundary": 0.0, **({f"eps {samples.eps:.4g}": samples.eps} if samples.eps else {})}
+        if samples.threshold is not None:
+            marks[f"threshold {samples.threshold:.4g}"] = samples.threshold
+        kept, pruned = margin[known & samples.keep], margin[known & ~samples.keep]
+        parts.append(charts.margin_histogram(kept.astype(float), pruned.astype(float), marks, norm))
+    if samples.strength is not None and samples.keep.any():
+        parts.append(charts.strength_histogram(samples.strength[samples.keep].astype(float), samples.eps))
+    several = _outlines(study, norm)
+    return markup(
+        tag("p", *_margin_words(study, samples, known)),
+        tag("div", *parts, *([several] if several else []), class_="figures"),
+    )
+
+
+def _margin_words(study: Study, samples: Samples, known: NDArray[np.bool_]) -> list[str]:
+    margin = samples.table.margin
+    rivals = sum(any(seed.margins for seed in row.seeds) for row in study.rows)
+    which = f", the first of {rivals} rows with margins" if rivals > 1 else ""
+    wrong = int((margin < 0).sum())
+    words = [f"Shown is {samples.row}{which}: {len(samples):,} samples, {wrong:,} with a margin below 0. "]
+    if samples.eps:
+        words.append(f"eps is {samples.eps:.6g}. ")
+    if samples.threshold is not None:
+        above = int((margin[samples.keep] > samples.threshold).sum())
+        words.append(f"The threshold {samples.threshold:.6g} is the smallest margin that is pruned")
+        words.append(f"; {above:,} kept samples have a higher one. " if above else ". ")
+    if not known.all():
+        words.append(f"The search found no boundary for {int((~known).sum()):,} samples; they are not drawn. ")
+    words.append("The middle 99 % set the bins; the outer bins also hold what lies beyond.")
+    return words
+
+
+def _outlines(study: Study, norm: str) -> Markup | None:
+    """Histograms over each other, where rows have margins of their own."""
+    seen: dict[Path, tuple[int, str]] = {}
+    for index, row in enumerate(study.rows):
+        for path in [seed.margins for seed in row.seeds if seed.margins][:1]:
+            seen.setdefault(path.resolve(), (index, row.name))
+    drawn = []
+    for path, (index, name) in seen.items() if len(seen) > 1 else ():
+        table = read_margins(path)
+        values = table.margin[np.isfinite(table.margin)].astype(float)
+        if str(table.made_from.get("norm", "")) == norm and len(values):
+            drawn.append((index, name, values))
+    return charts.margin_outlines(drawn, norm) if len(drawn) > 1 else None

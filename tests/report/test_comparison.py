@@ -1,0 +1,41 @@
+import math
+
+import pytest
+
+from puma.evaluation.counts import Count
+from puma.report.comparison import Estimate, difference, estimate, robust_attack
+
+
+def test_one_seed_has_wilsons_interval() -> None:
+    value = estimate([Count(355, 364)])
+    assert value == Estimate(355 / 364, *Count(355, 364).interval, None, 1, 364)
+    assert estimate([]) is None
+    assert estimate([Count(0, 0)]) is None
+
+
+def test_several_seeds_have_students_interval_of_their_mean() -> None:
+    value = estimate([Count(80, 100), Count(82, 100), Count(87, 100)])
+    assert value is not None
+    assert (value.seeds, value.images) == (3, 100)
+    assert value.mean == pytest.approx(0.83)
+    assert value.spread == pytest.approx(math.sqrt(0.0013))  # (3² + 1² + 4²) / 2 of a hundredth squared
+    half = 4.302653 * math.sqrt(0.0013 / 3)  # t of 2 degrees of freedom
+    assert (value.low, value.high) == pytest.approx((0.83 - half, 0.83 + half))
+
+
+def test_newcombes_interval_of_a_difference() -> None:
+    """Newcombe (1998), table II, method 10: 56/70 against 48/80 gives 0.0524 to 0.3339."""
+    ours, baseline = estimate([Count(56, 70)]), estimate([Count(48, 80)])
+    assert ours is not None
+    assert baseline is not None
+    found = difference(ours, baseline)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    assert not found.within_noise
+    assert difference(ours, ours).within_noise
+    assert difference(baseline, ours).high == pytest.approx(-0.0524, abs=5e-5)
+
+
+def test_which_attack_tells_robustness() -> None:
+    assert robust_attack([{"clean": 1, "autoattack": 1}, {"cw": 1}]) == "cw"
+    assert robust_attack([{"clean": 1, "pgd20": 1}, {"autoattack": 1}]) == "autoattack"
+    assert robust_attack([{"clean": 1}]) is None

@@ -1,0 +1,68 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import MakePool
+from puma.report.choice import choose
+from puma.report.gallery import COLUMNS, PER_SHEET, columns, sheets
+from puma.report.samples import join
+from puma.report.study import Row, Seed
+from report.results import margin_of, write_margins, write_plan
+
+
+def decoded(uri: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tiles_are_the_pixels_of_the_pool(make_pool: MakePool, channels: int) -> None:
+    pool = make_pool(count=PER_SHEET + 40, shape=(6, 5, channels))
+    positions = np.random.default_rng(0).permutation(len(pool))
+    drawn = sheets(pool, positions)
+    assert len(drawn) == 2
+    pixels = pool.batch(positions).images.permute(0, 2, 3, 1).numpy()
+    for index, image in enumerate(pixels):
+        sheet = decoded(drawn[index // PER_SHEET].uri)
+        y, x = 6 * (index % PER_SHEET // COLUMNS), 5 * (index % COLUMNS)
+        tile = sheet[y : y + 6, x : x + 5]
+        assert np.array_equal(tile.reshape(image.shape), image)
+
+
+def test_large_pictures_are_scaled_down(make_pool: MakePool) -> None:
+    pool = make_pool(count=4, shape=(80, 160, 3))
+    (sheet,) = sheets(pool, np.arange(4))
+    assert sheet.uri.startswith("data:image/jpeg")
+    assert decoded(sheet.uri).shape == (32, 64 * COLUMNS, 3)
+
+
+def test_columns_belong_together(make_pool: MakePool) -> None:
+    pool = make_pool(count=80)
+    margin = margin_of(80)
+    margin[:2] = [np.inf, np.nan]
+    folder = pool.stores[0].path.parent
+    files = write_margins(folder / "m.parquet", pool, margin), write_plan(folder / "p.parquet", pool)
+    samples = join(Row("r", ()), Seed(0, None, (pool.stores[0].path,), files[1], files[0]))
+    choice = choose(margin, 40, eps=samples.eps, threshold=samples.threshold)
+    shown = columns(samples, choice)
+    truth = margin_of(80)
+    keep = np.argsort(np.argsort(truth)) < 64  # the sixteen highest are pruned
+    for place, sample in enumerate(shown["id"]):
+        assert shown["margin"][place] == (float(f"{margin[sample]:.7g}") if np.isfinite(margin[sample]) else None)
+        assert shown["label"][place] == pool.labels[sample]
+        assert shown["kept"][place] == keep[sample]
+        assert shown["strength"][place] == pytest.approx(truth[sample].clip(-0.1, 0.1), abs=1e-6)
+        assert (shown["prediction"][place] == shown["label"][place]) == (not margin[sample] < 0)
+    assert shown["generated"] == [0] * 40
+
+
+def test_the_threshold_is_the_smallest_pruned_margin(make_pool: MakePool) -> None:
+    pool = make_pool(count=50)
+    folder = pool.stores[0].path.parent
+    margins, plan = write_margins(folder / "m.parquet", pool), write_plan(folder / "p.parquet", pool)
+    samples = join(Row("r", ()), Seed(0, None, (), plan, margins))
+    assert samples.threshold == np.sort(margin_of(50))[40]
+    assert samples.eps == 0.1
+    assert join(Row("r", ()), Seed(0, None, (), None, margins)).threshold is None

@@ -1,0 +1,27 @@
+import json
+
+from puma.report.frame import decades, short, ticks
+from puma.report.markup import Markup, markup, script_json, tag
+
+EVIL = "</script><!--<script>alert(1)</script>\"'&\u2028"
+
+
+def test_text_is_escaped_unless_it_is_markup() -> None:
+    assert tag("p", "<b>", Markup("<i>")) == "<p>&lt;b&gt;<i></p>"
+    assert tag("a", title='"><x', hidden=True, href=None) == '<a title="&quot;&gt;&lt;x" hidden></a>'
+    assert tag("line", x1=1.25, stroke_width=2, class_="c") == '<line x1="1.25" stroke-width="2" class="c"></line>'
+    assert isinstance(markup("a"), Markup)
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    text = script_json({EVIL: [EVIL, None, 1.5]})
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == {EVIL: [EVIL, None, 1.5]}
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert ticks(0, 1) == [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]
+    assert ticks(-0.31, 0.2) == [-0.30000000000000004, -0.2, -0.1, 0.0, 0.1, 0.2]
+    assert ticks(3, 3) == [3]
+    assert decades(0.7, 2000) == [1, 10, 100, 1000]
+    assert [short(value) for value in (0.1 + 0.2, 12_000, 2_500_000)] == ["0.3", "12k", "2.5M"]

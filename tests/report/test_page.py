@@ -1,0 +1,195 @@
+import base64
+import hashlib
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MakePool, Run
+from puma.errors import PumaError
+from puma.pools import Pool
+from puma.pools.writer import PoolPart, new_folder, write_pool
+from puma.report.page import write_report
+from report.results import margin_of, write_experiment, write_margins, write_plan
+
+EVIL = "</script><img src=x onerror=alert(1)>\"'<!--"
+
+
+class Elements(HTMLParser):
+    """Every element and attribute of a page, its visible text, and the cells of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text: list[str] = []
+        self.scripts: dict[str, str] = {}
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._inside = tag if tag not in ("script", "style") else f"{tag} {dict(attrs).get('id') or ''}"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside.startswith(("script", "style")):
+            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
+        else:
+            self.text.append(data)
+
+
+@pytest.fixture
+def page(make_pool: MakePool, tmp_path: Path) -> Elements:
+    make_pool("pool")
+    write_experiment(tmp_path / "exp", tmp_path / "pool")
+    return Elements(write_report([tmp_path / "exp"], tmp_path / "report.html").read_text())
+
+
+def test_numbers_are_those_of_the_files(page: Elements) -> None:
+    words = " ".join(" ".join(page.text).split())
+    assert "TRADES (baseline) 2 80.50 ± 0.71 [74.15, 86.85] 85.00 0 (itself) 50.50 ± 0.71 [44.15, 56.85] 55.00" in words
+    assert "PUMA 2 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 more than noise 50.50" in words
+    assert "+0.00 within noise" in words
+    assert "keeps 40 of 50 and prunes 10 (the easiest 0.2 of the pool, by margin)" in words
+    threshold = np.sort(margin_of(50))[40]
+    assert f"The threshold {threshold:.6g} is the smallest margin that is pruned." in words
+    assert "50 samples, 13 with a margin below 0" in words
+    assert "All 50 samples of PUMA are here." in words
+
+
+def test_classes_are_counted(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    write_experiment(tmp_path / "exp", tmp_path / "pool")
+    words = " ".join(" ".join(Elements(write_report([tmp_path], tmp_path / "r.html").read_text()).text).split())
+    margin, pruned = margin_of(50), np.argsort(margin_of(50))[40:]
+    for label in range(4):
+        mine = np.flatnonzero(pool.labels == label)
+        kept = len(mine) - len(np.intersect1d(mine, pruned))
+        share = f"{kept / len(mine):.1%} ({kept} of {len(mine)})"
+        assert f"class{label} {share} {np.median(margin[mine]):+.4f} 80.0% 48.0% 88.0% 48.0%" in words
+
+
+def test_a_page_needs_nothing_and_may_do_nothing(page: Elements, tmp_path: Path) -> None:
+    text = (tmp_path / "report.html").read_text()
+    for name, value in page.attributes:
+        if name in ("src", "href"):
+            assert (value or "").startswith(("#", "data:")), (name, value)
+        assert not name.startswith("on"), name
+        assert name != "style"
+    assert not re.search(r"url\((?!data:|#)", text)
+    contents = [value or "" for name, value in page.attributes if name == "content"]
+    (policy,) = [value for value in contents if "default-src" in value]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for block in re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", text, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256("".join(block).encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_the_same_files_give_the_same_page(page: Elements, tmp_path: Path) -> None:
+    again = write_report([tmp_path / "exp"], tmp_path / "again.html")
+    assert again.read_bytes() == (tmp_path / "report.html").read_bytes()
+
+
+def test_names_cannot_become_markup(tmp_path: Path) -> None:
+    count = 40
+    images, labels = np.zeros((count, 4, 4, 1), dtype=np.uint8), np.arange(count) % 2
+    with new_folder(tmp_path / "pool", force=False) as folder:
+        write_pool(folder, PoolPart([(images, labels)], [EVIL, "plain"], count, 0))
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool", title=EVIL, notes=[EVIL], provenance={EVIL: EVIL})
+    described = json.loads(path.read_text())
+    described["rows"][1]["row"] = EVIL
+    path.write_text(json.dumps(described))
+    text = write_report([path], tmp_path / "r.html").read_text()
+    found = Elements(text)
+    assert "img" not in found.tags
+    assert found.tags.count("script") == 2
+    assert "<!--" not in text
+    assert json.loads(found.scripts["script gallery-columns"])["classes"] == [EVIL, "plain"]
+    assert found.text.count(EVIL) > 5
+    assert ("aria-label", EVIL) not in found.attributes
+
+
+def test_a_pool_that_moved_away_costs_only_the_pictures(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    write_experiment(tmp_path / "exp", tmp_path / "pool")
+    other = make_pool("other", seed=5)
+    (tmp_path / "pool" / "images.npy").rename(tmp_path / "images.npy")
+    text = write_report([tmp_path / "exp"], tmp_path / "r.html").read_text()
+    assert "The pool cannot be opened, so there are no pictures and no labels" in text
+    assert "data:image" not in text
+    shutil.rmtree(tmp_path / "pool")
+    shutil.copytree(other.stores[0].path, tmp_path / "pool")
+    text = write_report([tmp_path / "exp"], tmp_path / "r.html").read_text()
+    assert "is not the one that the margins were measured on" in text
+
+
+def test_margins_of_several_rows_are_drawn_over_each_other(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    write_margins(tmp_path / "margins-a.parquet", pool)
+    assert "Margins of several rows" not in write_report([tmp_path], tmp_path / "r.html").read_text()
+    write_margins(tmp_path / "margins-b.parquet", pool, margin_of(50, seed=1) / np.float32(2))
+    text = write_report([tmp_path], tmp_path / "r.html").read_text()
+    assert "Margins of several rows" in text
+    assert "margins-a (50)" in text
+    assert "margins-b (50)" in text
+
+
+def test_only_failed_searches(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    write_margins(tmp_path / "margins.parquet", pool, np.full(50, np.nan, dtype=np.float32))
+    text = write_report([tmp_path], tmp_path / "r.html").read_text()
+    assert "The search found no boundary for 50 samples" in text
+
+
+def test_a_plan_for_other_samples_raises(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    write_plan(path.parent / "plan.parquet", make_pool("other", seed=3))
+    with pytest.raises(PumaError, match="are of different pools"):
+        write_report([path], tmp_path / "r.html")
+
+
+def test_what_is_not_a_report_is_not_replaced(make_pool: MakePool, tmp_path: Path, puma: Run) -> None:
+    write_margins(tmp_path / "margins.parquet", make_pool("pool"))
+    out = tmp_path / "mine.html"
+    out.write_text("my page")
+    command = ["report", str(tmp_path), "--out", str(out)]
+    code, _, err = puma(*command)
+    assert (code, "is there and is not a report" in err, out.read_text()) == (2, True, "my page")
+    assert puma(*command, "--force")[0] == 0
+    code, said, _ = puma(*command, "--title", "Again", "--max-samples", "16")
+    assert (code, f"report: {out}" in said) == (0, True)
+    assert "<h1>Again</h1>" in out.read_text()
+    assert "16 of the 50 samples of margins are here" in out.read_text()
+    for words, sentence in {
+        ("--out", str(tmp_path)): "is a folder",
+        ("--out", str(tmp_path / "x.png")): "--out must end in .html, got 'x.png'",
+        ("--out", str(tmp_path / "x.html"), "--max-samples", "2"): "--max-samples must be at least 16, got 2",
+    }.items():
+        code, _, err = puma("report", str(tmp_path), *words)
+        assert (code, sentence in err) == (2, True), err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["margins.parquet", "mine.html", "pool"]
+
+
+def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
+    one, two = make_pool("one"), make_pool("two", origin=1, seed=2)
+    both: Pool = one + two
+    folder = tmp_path / "exp"
+    folder.mkdir()
+    write_margins(folder / "margins.parquet", both)
+    seed = {"seed": 0, "pools": [str(tmp_path / "one"), str(tmp_path / "two")], "margins": "margins.parquet"}
+    described = {"format": "puma-experiment-1", "rows": [{"row": "mixed", "paper": None, "seeds": [seed]}]}
+    (folder / "experiment.json").write_text(json.dumps(described))
+    found = Elements(write_report([folder], tmp_path / "r.html").read_text())
+    assert "50 real and 50 generated, 6 x 5 px, 4 classes" in found.text
+    shown = json.loads(found.scripts["script gallery-columns"])
+    assert [shown["generated"][shown["id"].index(sample)] for sample in (0, 49, 50, 99)] == [0, 0, 1, 1]
