@@ -59,7 +59,7 @@ bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks
 
 docs: .venv/ready-docs  ## build the documentation site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what the targets above created
 	rm -rf .venv site demo-output perceptron-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

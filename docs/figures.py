@@ -96,11 +96,16 @@ def marks(axes: Axes, points: Tensor, labels: Tensor, *, hollow: bool = False, f
         )  # fmt: skip
 
 
-def arrow(axes: Axes, start: Tensor, end: Tensor, *, style: str = "-", colour: str = "black") -> None:
+def arrow(axes: Axes, start: Tensor, end: Tensor, *, dashed: bool = False, colour: str = "black") -> None:
     """Draw a thin arrow."""
-    shape = {"arrowstyle": "-|>,head_width=0.16,head_length=0.3", "linestyle": style, "color": colour}
-    ends = [(float(point[0]), float(point[1])) for point in (end, start)]
-    axes.annotate("", *ends, arrowprops={**shape, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.1}, zorder=2)
+    shape = {"arrowstyle": "-|>,head_width=0.16,head_length=0.3", "color": colour, "linewidth": 1.1}
+    shape |= {"linestyle": (0, (2, 1.5)) if dashed else "-", "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", place(end), place(start), arrowprops=shape, zorder=2)
+
+
+def place(point: Tensor) -> tuple[float, float]:
+    """Return a point (2,) as plain numbers."""
+    return float(point[0]), float(point[1])
 
 
 def draw_margins(toy: Toy) -> Figure:
@@ -109,12 +114,12 @@ def draw_margins(toy: Toy) -> Figure:
     square(axes, "")
     marks(axes, toy.points, toy.labels)
     for start, end, margin in zip(toy.points, toy.boundary, toy.margin, strict=True):
-        arrow(axes, start, end, style="-" if margin > 0 else (0, (2, 1.5)), colour=GREY if margin > 0 else "black")  # type: ignore[arg-type]
+        arrow(axes, start, end, dashed=bool(margin < 0), colour=GREY if margin > 0 else "black")
     wrong, near = int(toy.margin.argmin()), int((toy.margin - 0.14).abs().argmin())
     for row, offset in ((int(toy.margin.argmax()), (9, 8)), (wrong, (-64, -16)), (near, (9, 4))):
         axes.annotate(
             f"margin {float(toy.margin[row]):+.2f}",
-            toy.points[row].tolist(),
+            place(toy.points[row]),
             xytext=offset,
             textcoords="offset points",
             fontsize=9.5,
@@ -158,10 +163,9 @@ def draw_balls(toy: Toy) -> Figure:
 
 def ball(axes: Axes, centre: Tensor, radius: float, colour: str, *, dashed: bool = False) -> None:
     """Draw a ball; a dashed one is for moving towards the label."""
-    place = (float(centre[0]), float(centre[1]))
-    axes.add_patch(Circle(place, radius, facecolor=colour, alpha=0.13, linewidth=0))
+    axes.add_patch(Circle(place(centre), radius, facecolor=colour, alpha=0.13, linewidth=0))
     axes.add_patch(
-        Circle(place, radius, fill=False, edgecolor=colour, linewidth=1.2, linestyle="--" if dashed else "-")
+        Circle(place(centre), radius, fill=False, edgecolor=colour, linewidth=1.2, linestyle="--" if dashed else "-")
     )
 
 
