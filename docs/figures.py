@@ -174,11 +174,11 @@ def draw_strength(toy: Toy) -> Figure:
     figure = Figure(figsize=(7.4, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    margin = torch.linspace(-0.25, 0.45, 701)
+    margin = torch.linspace(-0.25, 0.55, 801)
     threshold = float(toy.margin[~toy.keep].min())
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.axvline(0, color=GREY, linewidth=0.8)
-    axes.axvspan(threshold, 0.45, color=GREY, alpha=0.13, linewidth=0)
+    axes.axvspan(threshold, 0.55, color=GREY, alpha=0.13, linewidth=0)
     axes.plot(margin, puma.adaptive_strength(margin, EPS), color=CLASSES[0], linewidth=2.4, label="gap 0 (Eq. 2)")
     axes.plot(
         margin,
@@ -191,14 +191,14 @@ def draw_strength(toy: Toy) -> Figure:
     axes.plot(
         toy.margin, torch.full_like(toy.margin, -0.143), "|", color="black", markersize=9, label="the toy's samples"
     )
-    axes.set(xlim=(-0.25, 0.45), ylim=(-0.155, 0.145), xlabel="margin", ylabel="strength in training")
+    axes.set(xlim=(-0.25, 0.55), ylim=(-0.155, 0.145), xlabel="margin", ylabel="strength in training")
     axes.set_xticks([-EPS, 0, EPS, threshold], ["-eps", "0", "eps", "easiest\nquarter from here"])
     axes.set_yticks([-EPS, 0, EPS], ["-eps", "0", "eps"])
     for across, up, text in (
         (-0.24, 0.004, "wrong: moved towards\nits label, at most eps"),
         (0.115, 0.004, "right and close: attacked\nno farther than its margin"),
         (0.115, 0.108, "right and far: attacked with eps"),
-        ((threshold + 0.45) / 2, 0.05, "pruned"),
+        ((threshold + 0.55) / 2, 0.05, "pruned"),
     ):
         axes.text(across, up, text, fontsize=9.5, va="bottom", ha="center" if text == "pruned" else "left")
     axes.legend(loc="upper left", fontsize=9.5, framealpha=1)
@@ -208,7 +208,7 @@ def draw_strength(toy: Toy) -> Figure:
 
 def canvas(panels: int) -> tuple[Figure, list[Axes]]:
     """Return a figure with square panels side by side."""
-    figure = Figure(figsize=(4.7 * panels, 5.1), layout="constrained")
+    figure = Figure(figsize=(4.7 * panels, 4.7 if panels == 1 else 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(1, panels, squeeze=False)[0])
 
