@@ -30,8 +30,8 @@ help:  ## show this list
 
 setup: .venv/ready  ## create .venv and install, once
 
-demo: setup  ## see the method work on bundled images
-	$(BIN)/puma demo --out demo-output --force
+demo: setup  ## see the method work on bundled images, and a report of it
+	$(BIN)/puma demo --out demo-output
 
 test: setup lint types layers unit  ## lint, types, layers, tests: all that must be green
 
@@ -59,7 +59,7 @@ bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks
 
 docs: .venv/ready-docs  ## build the documentation site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what the targets above created
-	rm -rf .venv site demo-output perceptron-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site demo-output puma-runs perceptron-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from PIL import Image
 from conftest import Run
 from puma.cli import COMMANDS, load
 from puma.pools import Pool
+from puma.training import run as training_run
 
 
 def test_every_verb_has_a_function_and_help(puma: Run) -> None:
@@ -60,7 +62,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["data", "import", "npz"], ["list", "--colour"], ["demo", "--seed", "x"]])
+@pytest.mark.parametrize("words", [["data", "import", "npz"], ["list", "--colour"], ["demo", "--seeds", "x"]])
 def test_bad_flags_exit_with_2(words: list[str], puma: Run) -> None:
     code, _, err = puma(*words)
     assert code == 2
@@ -115,31 +117,38 @@ def test_broken_pictures_are_reported(tmp_path: Path, puma: Run) -> None:
     assert "ant/broken.jpg" in err
 
 
-def test_demo_runs_the_whole_method(tmp_path: Path, puma: Run) -> None:
-    code, said, _ = puma("demo", "--out", str(tmp_path / "demo"), "--samples-seen", "6000")
-    assert code == 0
-    assert "Of 1,433 training digits the plan prunes 286" in said
-    accuracy, robustness = said.splitlines()[-4:-2]
-    assert accuracy.startswith("accuracy")
-    shares = [float(word.rstrip("%")) for line in (accuracy, robustness) for word in line.split() if word[-1] == "%"]
-    (clean, clean_puma), (robust, robust_puma) = shares[:2], shares[2:]
-    assert min(clean, clean_puma) > 70
-    assert robust < clean
-    assert robust_puma < clean_puma
-    for name in ("digits.png", "plan.png", "curves.png", "margins.parquet", "plan.parquet", "demo.txt"):
-        assert (tmp_path / "demo" / name).is_file()
-    assert puma("demo", "--out", str(tmp_path / "demo"))[0] == 2
-    assert puma("demo", "--out", str(tmp_path / "x"), "--samples-seen", "0")[0] == 2
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_forced_demo_replaces_nothing_but_its_own(tmp_path: Path, puma: Run) -> None:
+def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    command = ["demo", "--out", str(tmp_path), "--samples-seen", "128", "--force"]
-    assert puma(*command)[0] == 0
-    (tmp_path / "demo.txt").unlink()  # as if it had been interrupted
-    assert puma(*command)[0] == 0
+    command = ["demo", "--out", str(tmp_path), "--samples-seen", "4000", "--seeds", "2"]
+    code, said, err = puma(*command)
+    assert code == 0, err
+    plan, accuracy, robustness = said.split("\n\n")[1].splitlines()
+    assert plan.startswith("Of 7,433 training images (6,000 of them distorted copies of digits)")
+    assert "prunes the 1,486 easiest" in plan
+    shares = {name: [float(share) for share in re.findall(r"(?:TRADES|PUMA) ([\d.]+) %", line)]
+              for name, line in (("clean", accuracy), ("robust", robustness))}  # fmt: skip
+    assert min(shares["clean"]) > 60
+    assert max(shares["robust"]) < min(shares["clean"])
+    assert "chance explains" in accuracy
+    assert "over 2 seeds" in robustness
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "PUMA on handwritten digits" in report
+    assert "made from the training digits by affine and elastic distortion" in report
+    assert (tmp_path / "demo.txt").read_text(encoding="utf-8").strip() == said.split("\n\n")[1]
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a finished stage was made again")
+
+    monkeypatch.setattr(training_run, "train", never)
+    assert puma(*command)[1] == said
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_bad_demos_leave_nothing(tmp_path: Path, puma: Run) -> None:
+    for words in (["--samples-seen", "0"], ["--seeds", "0"]):
+        code, _, err = puma("demo", "--out", str(tmp_path / "x"), *words)
+        assert (code, "must be positive" in err) == (2, True)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_terminated_import_leaves_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,3 @@
-import re
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -51,12 +47,3 @@ def test_bad_input() -> None:
         plan().dataset(TensorDataset(torch.zeros(3), torch.zeros(3)))
     with pytest.raises(PumaError, match=r"rank must lie in 0..1, got 2"):
         plan().sampler(rank=2, ranks=2)
-
-
-def test_the_documented_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "use-a-plan.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
-    assert example.count("\n") <= 30
-    monkeypatch.chdir(tmp_path)
-    Path("example.py").write_text(example)
-    assert runpy.run_path("example.py")["loss"].isfinite()

@@ -15,7 +15,7 @@ from puma.errors import PumaError, unknown_name
 
 # verb -> (function, what it is for); longer verbs win over their own beginnings
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("puma.cli.demo:demo", "see the whole method on bundled images, in two or three minutes"),
+    "demo": ("puma.cli.demo:demo", "see the whole method on bundled images, in about three minutes"),
     "data import digits": ("puma.cli.data:digits", "scikit-learn's 8 px digits: nothing to download"),
     "data import cifar10": ("puma.cli.data:cifar10", "CIFAR-10 from its official folder or archive"),
     "data import cifar100": ("puma.cli.data:cifar100", "CIFAR-100 from its official folder or archive"),
