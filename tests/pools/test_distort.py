@@ -70,6 +70,66 @@ def test_scale_shear_and_the_values_between_pixels() -> None:
     assert moved(images, shear=1.0)[0, 0, :, 0].tolist() == [200, 200, 200, 0, 0]
 
 
+def test_scale_and_shear_come_before_the_turn() -> None:
+    images = random_images(2, 8, 8, 1)
+    first = moved(images, scale=(0.5, 1.0), shear=0.5)
+    turned = moved(images, scale=(0.5, 1.0), shear=0.5, degrees=90)
+    assert np.abs(turned.astype(int) - np.rot90(first, axes=(1, 2))).max() <= 1  # rounding
+
+
+def shown_places(count: int, **strengths: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The row and column of the source that pixels around the middle show: ramps tell them to within an eighth."""
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (count, 64, 1))
+    down, across = (
+        distorted(images[..., None], rng=np.random.default_rng(1), **{**STILL, **strengths})[..., 0] / 4
+        for images in (ramp.transpose(0, 2, 1), ramp)
+    )
+    middle = slice(16, 48)
+    return down[:, middle, middle] - 31.5, across[:, middle, middle] - 31.5
+
+
+def fitted(**strengths: float) -> NDArray[np.float64]:
+    """The affine maps (n, 2, 3) from a pixel's place, and 1, to the place it shows; both counted from the middle."""
+    down, across = shown_places(300, **strengths)
+    rows, columns = np.meshgrid(np.arange(16, 48) - 31.5, np.arange(16, 48) - 31.5, indexing="ij")
+    places = np.stack([rows.ravel(), columns.ravel(), np.ones(32 * 32)], axis=1)
+    shown = np.stack([down.reshape(300, -1), across.reshape(300, -1)], axis=2)
+    return (np.linalg.pinv(places) @ shown).transpose(0, 2, 1)
+
+
+def spans(values: NDArray[np.float64], low: float, high: float) -> bool:
+    """Whether draws fill a range to within a twentieth, and never leave it by more than rounding explains."""
+    slack = (high - low) / 20
+    return bool(np.abs(np.array([values.min() - low, values.max() - high])).max() < slack)
+
+
+def test_every_strength_does_its_own_and_fills_its_range() -> None:
+    turned = fitted(rotation=20.0)
+    angle = np.rad2deg(np.arctan2(turned[:, 0, 1], turned[:, 0, 0]))
+    assert spans(angle, -20, 20)
+    assert np.allclose(turned[:, 1, 0], -turned[:, 0, 1], atol=0.01)
+    assert np.allclose(turned[:, :, 2], 0, atol=0.1)
+    scaled = fitted(scale=0.25)
+    assert spans(scaled[:, 0, 0], 1 / 1.25, 1.25)
+    assert spans(scaled[:, 1, 1], 1 / 1.25, 1.25)
+    assert abs(np.corrcoef(scaled[:, 0, 0], scaled[:, 1, 1])[0, 1]) < 0.2
+    assert np.allclose(scaled[:, [0, 1], [1, 0]], 0, atol=0.01)
+    sheared = fitted(shear=0.2)
+    assert spans(sheared[:, 1, 0], -0.2, 0.2)
+    assert np.allclose(sheared[:, [0, 0, 1], [0, 1, 1]], [1, 0, 1], atol=0.01)
+    shifted = fitted(shift=0.1)
+    assert spans(shifted[:, 0, 2], -6.4, 6.4)
+    assert spans(shifted[:, 1, 2], -6.4, 6.4)
+    assert np.allclose(shifted[:, :, :2], np.eye(2), atol=0.01)
+
+
+def test_the_field_moves_rows_and_columns_independently() -> None:
+    down, across = shown_places(300, elastic=0.05)
+    places = np.arange(16, 48) - 31.5
+    moved_down, moved_right = (down - places[:, None])[:, ::8, ::8].ravel(), (across - places)[:, ::8, ::8].ravel()
+    assert abs(np.corrcoef(moved_down, moved_right)[0, 1]) < 0.2
+
+
 def test_the_field_has_the_length_it_is_scaled_to_and_is_smooth() -> None:
     field = smoothed(np.random.default_rng(0).uniform(-1, 1, (200, 2, 32, 32)), 3.0)
     middle = field[:, :, 12:20, 12:20]
