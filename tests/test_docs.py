@@ -251,7 +251,7 @@ def test_commands_in_running_text_exist_with_their_flags(page: str) -> None:
 def test_fences_say_what_they_hold(page: str) -> None:
     """So that no command hides in a block that nobody runs."""
     text = read(page)
-    assert {block.language for block in blocks(text)} <= {"sh", "python", "text"}
+    assert {block.language for block in blocks(text)} <= {"sh", "python", "text", "json"}
     assert "```" not in prose(text)
 
 

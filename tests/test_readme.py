@@ -23,8 +23,8 @@ def test_the_map_names_what_exists() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reproduce.md"])
 def test_the_numbers_are_those_of_the_results(page: str) -> None:
-    """Say which command brings them up to date, if not: python docs/numbers.py."""
-    numbers = runpy.run_path(str(ROOT / "docs" / "numbers.py"))
+    """Say which command brings them up to date, if not: python docs/measured.py."""
+    numbers = runpy.run_path(str(ROOT / "docs" / "measured.py"))
     text = (ROOT / page).read_text(encoding="utf-8")
     assert "<!-- numbers: " in text
     assert numbers["updated"](page, text) == text

@@ -1,4 +1,4 @@
-"""Write the measured numbers into the pages that show them: ``python docs/numbers.py`` after ``puma run``.
+"""Write the measured numbers into the pages that show them: ``python docs/measured.py`` after ``puma run``.
 
 The tables of docs/reproduce.md and README.md stand between a pair of marks and come from results/*.csv alone, so a
 number on a page is always one that a command has written. The figures of results/ are copied beside the pages.
