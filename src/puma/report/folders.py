@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
-from puma.planning import Plan
-from puma.pools import Pool
 from puma.report.experiment import FILE, read_experiment
 from puma.report.planned import planned_eps
-from puma.report.samples import measured_on
+from puma.report.reading import measured_on, open_plan, open_pool, open_run
 from puma.report.study import Row, Seed, Study, joined
 from puma.training.config import to_dict
-from puma.training.run_folder import Inputs, RunFolder
+from puma.training.run_folder import Inputs
 
 DEPTH = 4
 _MOST_FOLDERS = 20_000
@@ -98,7 +96,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 def _rows(found: Found) -> tuple[tuple[Row, ...], list[str]]:
     margins = {path: measured_on(path) for path in dict.fromkeys(found.margins)}
-    plans = {path: Plan.open(path) for path in dict.fromkeys(found.plans)}
+    plans = {path: open_plan(path) for path in dict.fromkeys(found.plans)}
     notes: list[str] = []
     pools = _opened(found.pools, notes)
     rows = [_row_of_run(run, found, margins, pools, notes) for run in dict.fromkeys(found.runs)]
@@ -125,8 +123,8 @@ def _opened(paths: list[Path], notes: list[str]) -> dict[str, tuple[Path, ...]]:
     pools: dict[str, tuple[Path, ...]] = {}
     for path in paths:
         try:
-            pools[Pool.open(path).fingerprint] = (path,)
-        except PumaError as error:
+            pools[open_pool([path]).fingerprint] = (path,)
+        except (PumaError, OSError) as error:
             notes.append(f"A pool cannot be opened: {error}")
     return pools
 
@@ -134,7 +132,7 @@ def _opened(paths: list[Path], notes: list[str]) -> dict[str, tuple[Path, ...]]:
 def _row_of_run(
     path: Path, found: Found, margins: dict[Path, str], pools: dict[str, tuple[Path, ...]], notes: list[str]
 ) -> tuple[dict[str, Any], Row]:
-    config, inputs = RunFolder(path).read()
+    config, inputs = open_run(path)
     plan = _moved(inputs.plan, path, found.plans)
     if inputs.plan and plan is None:
         notes.append(f"The plan of run {path.name} has moved away: {inputs.plan}.")

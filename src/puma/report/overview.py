@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from puma.errors import PumaError
-from puma.planning import Plan
 from puma.pools import Origin
-from puma.pools.pool import open_pools
 from puma.report.markup import Markup, markup, table, tag
 from puma.report.planned import plan_in_words
+from puma.report.reading import open_plan, open_pool
 from puma.report.results import RowResult
 from puma.report.study import Seed, Study
 from puma.training.config import to_dict
@@ -50,16 +49,16 @@ def _seeds(result: RowResult) -> str:
 
 
 def _plan(seed: Seed) -> str:
-    return plan_in_words(Plan.open(seed.plan)) if seed.plan else "none: every sample at full strength"
+    return plan_in_words(open_plan(seed.plan)) if seed.plan else "none: every sample at full strength"
 
 
 def _trained_on(seed: Seed) -> str:
     if not seed.pools:
         return "-"
     try:
-        pool = open_pools(seed.pools)
-    except PumaError:
-        return "the pool has moved away"
+        pool = open_pool(seed.pools)
+    except (PumaError, OSError):
+        return "the pool cannot be opened"
     generated = int((pool.origin == Origin.GENERATED).sum())
     height, width, _ = pool.image_shape
     real = f"{len(pool) - generated:,} real"
