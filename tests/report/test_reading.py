@@ -12,9 +12,9 @@ from report.results import write_experiment, write_margins, write_plan
 
 
 def test_whatever_goes_wrong_is_one_sentence_that_names_the_file() -> None:
-    with pytest.raises(PumaError, match=r"a.npy is damaged \(ZeroDivisionError: division by zero\); make it again"):
-        with reading("a.npy"):
-            1 / 0  # noqa: B018
+    sentence = r"a.npy is damaged \(ZeroDivisionError: division by zero\); make it again"
+    with pytest.raises(PumaError, match=sentence), reading("a.npy"):
+        1 / 0  # noqa: B018
     with pytest.raises(FileNotFoundError), reading("a.npy"):
         Path("nowhere").read_text()
 
