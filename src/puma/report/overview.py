@@ -31,7 +31,7 @@ def overview(study: Study, results: list[RowResult]) -> Markup:
         parts.append(tag("ul", *(tag("li", note) for note in dict.fromkeys(notes)), class_="notes"))
     rows = [
         [result.row.name, _seeds(result), _trained_on(result.row.seeds[0]) if result.row.seeds else "-",
-         _plan(result.row.seeds[0]) if result.row.seeds else "-"]
+         _plan(result)]
         for result in results
     ]  # fmt: skip
     headers = ["row", "seeds", "training images", "plan"]
@@ -48,8 +48,16 @@ def _seeds(result: RowResult) -> str:
     return ", ".join(str(seed.seed) for seed in result.row.seeds)
 
 
-def _plan(seed: Seed) -> str:
-    return plan_in_words(open_plan(seed.plan)) if seed.plan else "none: every sample at full strength"
+def _plan(result: RowResult) -> str:
+    plans = [seed.plan for seed in result.row.seeds if seed.plan]
+    if plans:
+        return plan_in_words(open_plan(plans[0]))
+    if result.config is None:
+        return "-"
+    online = result.config.online.mode
+    return (
+        "none: every sample at full strength" if online == "off" else f"none: decided while training, online {online}"
+    )
 
 
 def _trained_on(seed: Seed) -> str:

@@ -46,8 +46,8 @@ class Samples:
 
     @property
     def threshold(self) -> float | None:
-        """The smallest margin among the pruned samples; None where nothing is pruned."""
-        pruned = self.table.margin[~self.keep & ~np.isnan(self.table.margin)]
+        """The smallest measured margin among the pruned samples; None where there is none."""
+        pruned = self.table.margin[~self.keep & np.isfinite(self.table.margin)]
         return float(pruned.min()) if len(pruned) else None
 
 
