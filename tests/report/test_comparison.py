@@ -23,6 +23,13 @@ def test_several_seeds_have_students_interval_of_their_mean() -> None:
     assert (value.low, value.high) == pytest.approx((0.83 - half, 0.83 + half))
 
 
+def test_seeds_that_agree_do_not_make_it_certain() -> None:
+    value = estimate([Count(80, 100)] * 3)
+    assert value is not None
+    assert value.spread == pytest.approx(0, abs=1e-12)
+    assert (value.low, value.high) == pytest.approx((0.79, 0.81))
+
+
 def test_newcombes_interval_of_a_difference() -> None:
     """Newcombe (1998), table II, method 10: 56/70 against 48/80 gives 0.0524 to 0.3339."""
     ours, baseline = estimate([Count(56, 70)]), estimate([Count(48, 80)])

@@ -32,6 +32,21 @@ def test_a_folder_of_runs_becomes_rows(make_pool: MakePool, tmp_path: Path) -> N
     assert (one.name, one.seeds[0].margins, one.eps) == ("puma-seed1", margins, 0.1)
 
 
+def test_other_programs_and_links_and_broken_pools_are_no_obstacle(make_pool: MakePool, tmp_path: Path) -> None:
+    write_margins(tmp_path / "margins.parquet", make_pool("pool"))
+    make_pool("broken", seed=1)
+    (tmp_path / "broken" / "images.npy").unlink()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text('{"architectures": ["other"]}')
+    (tmp_path / "theirs" / "loop").symlink_to(tmp_path)
+    study = read_study([tmp_path])
+    assert [row.name for row in study.rows] == ["margins"]
+    assert study.rows[0].seeds[0].pools == (tmp_path / "pool",)
+    assert study.notes[0].startswith("A pool cannot be opened")
+    with pytest.raises(PumaError, match=r"config.json is damaged \('format'\)"):
+        read_study([tmp_path / "theirs"])
+
+
 def test_plans_and_margins_alone(make_pool: MakePool, tmp_path: Path) -> None:
     pool, other = make_pool("pool"), make_pool("other", seed=1)
     for name in ("a", "b"):

@@ -65,4 +65,8 @@ def test_the_threshold_is_the_smallest_pruned_margin(make_pool: MakePool) -> Non
     samples = join(Row("r", ()), Seed(0, None, (), plan, margins))
     assert samples.threshold == np.sort(margin_of(50))[40]
     assert samples.eps == 0.1
+    unknown = margin_of(50)
+    unknown[np.argsort(unknown)[40:42]] = [-np.inf, np.nan]
+    samples = join(Row("r", ()), Seed(0, None, (), plan, write_margins(folder / "m.parquet", pool, unknown)))
+    assert samples.threshold == np.sort(margin_of(50))[42]
     assert join(Row("r", ()), Seed(0, None, (), None, margins)).threshold is None

@@ -180,6 +180,25 @@ def test_what_is_not_a_report_is_not_replaced(make_pool: MakePool, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["margins.parquet", "mine.html", "pool"]
 
 
+def test_open_shows_the_page(make_pool: MakePool, tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_margins(tmp_path / "margins.parquet", make_pool("pool"))
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert puma("report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--open")[0] == 0
+    assert opened == [(tmp_path / "r.html").as_uri()]
+
+
+def test_rows_at_different_radii_are_told_apart(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    text = write_report([path], tmp_path / "r.html").read_text()
+    assert "Robustness is at eps 0.1 (linf). In rows" in text
+    metrics = path.parent / "PUMA-0" / "evaluation-test" / "metrics.json"
+    metrics.write_text(metrics.read_text().replace('"eps": 0.1', '"eps": 0.2'))
+    text = write_report([path], tmp_path / "r.html").read_text()
+    assert "at eps 0.1 (linf) or 0.2 (linf). Rows at different eps cannot be compared." in text
+
+
 def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
     one, two = make_pool("one"), make_pool("two", origin=1, seed=2)
     both: Pool = one + two

@@ -38,7 +38,10 @@ class Difference:
 
 
 def estimate(counts: Sequence[Count]) -> Estimate | None:
-    """Estimate the accuracy behind the counts of one row's seeds; None of nothing."""
+    """Estimate the accuracy behind the counts of one row's seeds; None of nothing.
+
+    Seeds that happen to agree do not make it certain: no interval is narrower than one image to either side.
+    """
     counted = [count for count in counts if count.total]
     if not counted:
         return None
@@ -49,7 +52,7 @@ def estimate(counts: Sequence[Count]) -> Estimate | None:
         low, high = counted[0].interval
         return Estimate(mean, low, high, None, 1, images)
     spread = math.sqrt(sum((share - mean) ** 2 for share in shares) / (number - 1))
-    half = float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number)
+    half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / images)
     return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), spread, number, images)
 
 

@@ -38,7 +38,7 @@ def read_evaluation(folder: Path) -> Evaluated:
             warnings=tuple(str(sentence) for sentence in described.get("warnings", ())),
             versions={name: str(described[name]) for name in ("puma", "torch", "python") if name in described},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PumaError(
             f"{path} is damaged or not of puma evaluate ({type(error).__name__}: {error}); evaluate again."
         ) from error

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
-from puma.planning import Plan
-from puma.pools import Pool
 from puma.report.experiment import FILE, read_experiment
 from puma.report.planned import planned_eps
-from puma.report.samples import measured_on
+from puma.report.reading import measured_on, open_plan, open_pool, open_run
 from puma.report.study import Row, Seed, Study, joined
 from puma.training.config import to_dict
-from puma.training.run_folder import Inputs, RunFolder
+from puma.training.run_folder import Inputs
 
 DEPTH = 4
 _MOST_FOLDERS = 20_000
@@ -64,7 +62,7 @@ def _search(folder: Path, found: Found, depth: int) -> None:
     for place in _walk(folder, depth):
         if (place / FILE).is_file():
             found.experiments.append(place / FILE)
-        elif (place / "config.json").is_file():
+        elif (place / "config.json").is_file() and (place == folder or _is_run(place)):
             found.runs.append(place)
         elif (place / "pool.json").is_file():
             found.pools.append(place)
@@ -73,26 +71,34 @@ def _search(folder: Path, found: Found, depth: int) -> None:
             found.plans += sorted(place.glob("plan*.parquet"))
 
 
+def _is_run(folder: Path) -> bool:
+    """Whether config.json is of a run: other programs have files of that name."""
+    with (folder / "config.json").open("rb") as file:
+        return b'"puma-run-' in file.read(1000)
+
+
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     """Yield folders from the top down; what is hidden, or inside a run, a pool or an experiment, is passed over."""
-    waiting, seen = [(folder, depth)], 0
+    waiting, seen = [(folder, depth)], set[Path]()
     while waiting:
         place, left = waiting.pop(0)
-        seen += 1
-        if seen > _MOST_FOLDERS:
+        if place.resolve() in seen:
+            continue  # a link to where we have been
+        seen.add(place.resolve())
+        if len(seen) > _MOST_FOLDERS:
             raise PumaError(f"{folder} holds more than {_MOST_FOLDERS:,} folders; name the ones to report on.")
         yield place
         if left and not any((place / name).is_file() for name in (FILE, "config.json", "pool.json")):
-            inner = (entry for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False))
+            inner = (entry for entry in os.scandir(place) if entry.is_dir())
             names = sorted(entry.name for entry in inner if not entry.name.startswith("."))
             waiting += [(place / name, left - 1) for name in names if not name.endswith(".parts")]
 
 
 def _rows(found: Found) -> tuple[tuple[Row, ...], list[str]]:
     margins = {path: measured_on(path) for path in dict.fromkeys(found.margins)}
-    plans = {path: Plan.open(path) for path in dict.fromkeys(found.plans)}
-    pools: dict[str, tuple[Path, ...]] = {Pool.open(path).fingerprint: (path,) for path in found.pools}
+    plans = {path: open_plan(path) for path in dict.fromkeys(found.plans)}
     notes: list[str] = []
+    pools = _opened(found.pools, notes)
     rows = [_row_of_run(run, found, margins, pools, notes) for run in dict.fromkeys(found.runs)]
     used = {seed.plan for _, row in rows for seed in row.seeds} | {
         seed.margins for _, row in rows for seed in row.seeds
@@ -112,10 +118,21 @@ def _rows(found: Found) -> tuple[tuple[Row, ...], list[str]]:
     return (*_grouped(rows), *alone), notes
 
 
+def _opened(paths: list[Path], notes: list[str]) -> dict[str, tuple[Path, ...]]:
+    """Return pools by fingerprint; those that cannot be opened become notes."""
+    pools: dict[str, tuple[Path, ...]] = {}
+    for path in paths:
+        try:
+            pools[open_pool([path]).fingerprint] = (path,)
+        except (PumaError, OSError) as error:
+            notes.append(f"A pool cannot be opened: {error}")
+    return pools
+
+
 def _row_of_run(
     path: Path, found: Found, margins: dict[Path, str], pools: dict[str, tuple[Path, ...]], notes: list[str]
 ) -> tuple[dict[str, Any], Row]:
-    config, inputs = RunFolder(path).read()
+    config, inputs = open_run(path)
     plan = _moved(inputs.plan, path, found.plans)
     if inputs.plan and plan is None:
         notes.append(f"The plan of run {path.name} has moved away: {inputs.plan}.")

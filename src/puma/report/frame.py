@@ -74,14 +74,16 @@ def path(points: Sequence[tuple[float, float]], kind: str) -> Markup:
 
 def mark(index: int, x: float, y: float, *, hollow: bool = False, title: str = "") -> Markup:
     """Return the mark of a row: shape and colour go by its index; the title is shown on pointing at it."""
-    r = 5.0
+    r, w = 5.0, 2.0
     corners = {
         1: [(-r, -r), (r, -r), (r, r), (-r, r)],
         2: [(0, -1.3 * r), (1.2 * r, r), (-1.2 * r, r)],
         3: [(0, -1.4 * r), (1.4 * r, 0), (0, 1.4 * r), (-1.4 * r, 0)],
         4: [(0, 1.3 * r), (1.2 * r, -r), (-1.2 * r, -r)],
-        5: [(-r, -r), (0, -0.4 * r), (r, -r), (0.4 * r, 0), (r, r), (0, 0.4 * r), (-r, r), (-0.4 * r, 0)],
-    }
+        5: [
+            (-w, -6), (w, -6), (w, -w), (6, -w), (6, w), (w, w), (w, 6), (-w, 6), (-w, w), (-6, w), (-6, -w), (-w, -w),
+        ],
+    }  # fmt: skip
     kind = f"mark s{index % COLOURS}{' hollow' if hollow else ''}"
     inner = [tag("title", title)] if title else []
     if index % SHAPES == 0:

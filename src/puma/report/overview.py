@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from puma.errors import PumaError
-from puma.planning import Plan
 from puma.pools import Origin
-from puma.pools.pool import open_pools
 from puma.report.markup import Markup, markup, table, tag
 from puma.report.planned import plan_in_words
+from puma.report.reading import open_plan, open_pool
 from puma.report.results import RowResult
 from puma.report.study import Seed, Study
 from puma.training.config import to_dict
@@ -32,7 +31,7 @@ def overview(study: Study, results: list[RowResult]) -> Markup:
         parts.append(tag("ul", *(tag("li", note) for note in dict.fromkeys(notes)), class_="notes"))
     rows = [
         [result.row.name, _seeds(result), _trained_on(result.row.seeds[0]) if result.row.seeds else "-",
-         _plan(result.row.seeds[0]) if result.row.seeds else "-"]
+         _plan(result)]
         for result in results
     ]  # fmt: skip
     headers = ["row", "seeds", "training images", "plan"]
@@ -49,17 +48,25 @@ def _seeds(result: RowResult) -> str:
     return ", ".join(str(seed.seed) for seed in result.row.seeds)
 
 
-def _plan(seed: Seed) -> str:
-    return plan_in_words(Plan.open(seed.plan)) if seed.plan else "none: every sample at full strength"
+def _plan(result: RowResult) -> str:
+    plans = [seed.plan for seed in result.row.seeds if seed.plan]
+    if plans:
+        return plan_in_words(open_plan(plans[0]))
+    if result.config is None:
+        return "-"
+    online = result.config.online.mode
+    return (
+        "none: every sample at full strength" if online == "off" else f"none: decided while training, online {online}"
+    )
 
 
 def _trained_on(seed: Seed) -> str:
     if not seed.pools:
         return "-"
     try:
-        pool = open_pools(seed.pools)
-    except PumaError:
-        return "the pool has moved away"
+        pool = open_pool(seed.pools)
+    except (PumaError, OSError):
+        return "the pool cannot be opened"
     generated = int((pool.origin == Origin.GENERATED).sum())
     height, width, _ = pool.image_shape
     real = f"{len(pool) - generated:,} real"

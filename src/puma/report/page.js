@@ -171,7 +171,8 @@ function gallery(all) {
     find("strips").append(strip);
   }
   option(control.class, "", "all");
-  all.classes.forEach((name, label) => option(control.class, String(label), name));
+  const present = new Set(all.label ?? []);
+  all.classes.forEach((name, label) => { if (present.has(label)) option(control.class, String(label), name); });
   control.class.parentElement.hidden = !all.label;
   find("kept-label").hidden = !all.planned;
   find("origin-label").hidden = !all.generated || new Set(all.generated).size < 2;

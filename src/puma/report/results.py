@@ -9,6 +9,7 @@ from puma.progress import progress_bar
 from puma.report.comparison import Difference, Estimate, difference, estimate
 from puma.report.curves import read_metrics
 from puma.report.evaluated import Evaluated, read_evaluation
+from puma.report.reading import open_run
 from puma.report.study import Row, Study
 from puma.training.config import TrainConfig
 from puma.training.run_folder import Inputs, RunFolder
@@ -54,7 +55,7 @@ def read_results(study: Study, *, show: bool = False) -> list[RowResult]:
     with progress_bar("report: results", len(study.rows), unit="rows", enabled=show) as advance:
         for row in study.rows:
             runs = [seed.run for seed in row.seeds if seed.run]
-            config, inputs = RunFolder(runs[0]).read() if runs else (None, None)
+            config, inputs = open_run(runs[0]) if runs else (None, None)
             results.append(
                 RowResult(
                     row,

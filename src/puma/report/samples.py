@@ -1,17 +1,16 @@
 """Margins, plan and pool of one row, brought into one order."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.margins.table import MarginTable, read_footer, read_margins
+from puma.margins.table import MarginTable
 from puma.planning import Plan
 from puma.pools import Pool
-from puma.pools.pool import open_pools
 from puma.report.planned import planned_eps
+from puma.report.reading import measured_on, open_margins, open_plan, open_pool
 from puma.report.study import Row, Seed, Study
 from puma.scores.align import align
 
@@ -47,8 +46,8 @@ class Samples:
 
     @property
     def threshold(self) -> float | None:
-        """The smallest margin among the pruned samples; None where nothing is pruned."""
-        pruned = self.table.margin[~self.keep & ~np.isnan(self.table.margin)]
+        """The smallest measured margin among the pruned samples; None where there is none."""
+        pruned = self.table.margin[~self.keep & np.isfinite(self.table.margin)]
         return float(pruned.min()) if len(pruned) else None
 
 
@@ -65,12 +64,10 @@ def gallery_samples(study: Study, chosen: Row | None = None) -> Samples | None:
 def join(row: Row, seed: Seed) -> Samples:
     """Bring margins, plan and pool of one seed together; a plan for other samples raises, a missing pool is a note."""
     assert seed.margins is not None
-    fingerprint, table = measured_on(seed.margins), read_margins(seed.margins)
-    if not len(table):
-        raise PumaError(f"{seed.margins} holds no sample; measure the margins again.")
+    fingerprint, table = measured_on(seed.margins), open_margins(seed.margins)
     keep, strength, plan = np.ones(len(table), dtype=bool), None, None
     if seed.plan is not None:
-        plan = Plan.open(seed.plan)
+        plan = open_plan(seed.plan)
         if plan.pool_fingerprint != fingerprint:
             raise PumaError(
                 f"{seed.plan} and {seed.margins} are of different pools ({plan.pool_fingerprint[:12]} and "
@@ -88,20 +85,12 @@ def join(row: Row, seed: Seed) -> Samples:
     return Samples(row.name, table, plan, keep, strength, pool, position, eps, tuple(notes))
 
 
-def measured_on(margins: Path) -> str:
-    """Return the fingerprint of the pool that margins were measured on."""
-    try:
-        return str(read_footer(margins)["pool_fingerprint"])
-    except (KeyError, ValueError, AttributeError) as error:
-        raise PumaError(f"{margins} does not say which pool it is for ({error}); measure the margins again.") from error
-
-
 def _pool(seed: Seed, fingerprint: str) -> tuple[Pool | None, list[str]]:
     if not seed.pools:
         return None, ["No pool was found for these margins, so there are no pictures and no labels."]
     try:
-        pool = open_pools(seed.pools)
-    except PumaError as error:
+        pool = open_pool(seed.pools)
+    except (PumaError, OSError) as error:
         return None, [f"The pool cannot be opened, so there are no pictures and no labels: {error}"]
     if pool.fingerprint != fingerprint:
         return None, [

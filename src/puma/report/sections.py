@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.margins.table import read_margins
 from puma.report import charts, tables
 from puma.report.comparison import ATTACK_NAMES, robust_attack
 from puma.report.curves import PANELS
 from puma.report.markup import Markup, markup, tag
+from puma.report.reading import open_margins
 from puma.report.results import RowResult, baseline_of, differences
 from puma.report.samples import Samples
 from puma.report.study import Study
@@ -132,7 +132,7 @@ def _outlines(study: Study, norm: str) -> Markup | None:
             seen.setdefault(path.resolve(), (index, row.name))
     drawn = []
     for path, (index, name) in seen.items() if len(seen) > 1 else ():
-        table = read_margins(path)
+        table = open_margins(path)
         values = table.margin[np.isfinite(table.margin)].astype(float)
         if str(table.made_from.get("norm", "")) == norm and len(values):
             drawn.append((index, name, values))

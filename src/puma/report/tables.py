@@ -42,7 +42,10 @@ def how_sure(results: list[RowResult]) -> str:
     """Say what the intervals are."""
     several = sorted({e.seeds for result in results for e in result.estimates().values() if e.seeds > 1})
     single = sorted({e.images for result in results for e in result.estimates().values() if e.seeds == 1})
-    words = []
+    radii = sorted({f"{e.eps:.6g} ({e.norm})" for result in results for e in result.evaluations})
+    words = [f"Robustness is at eps {' or '.join(radii)}." if radii else ""]
+    if len(radii) > 1:
+        words.append("Rows at different eps cannot be compared.")
     if single:
         counts = " or ".join(f"{count:,}" for count in single)
         words.append(f"In rows of one seed the interval is Wilson's 95 % interval of {counts} test images: "
@@ -52,7 +55,7 @@ def how_sure(results: list[RowResult]) -> str:
                      "Student's 95 % interval of that mean.")  # fmt: skip
     words.append("A difference is called within noise where its 95 % interval, put together from those of both rows "
                  "as if they were independent, holds 0.")  # fmt: skip
-    return " ".join(words)
+    return " ".join(filter(None, words))
 
 
 def _told(results: list[RowResult], attack: str, robust: str | None) -> bool:
