@@ -9,6 +9,8 @@ from PIL import Image
 
 from conftest import Run
 from puma.cli import COMMANDS, load
+from puma.cli.demo import compared
+from puma.evaluation.counts import Count
 from puma.pools import Pool
 from puma.training import run as training_run
 
@@ -142,6 +144,17 @@ def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monke
     monkeypatch.setattr(training_run, "train", never)
     assert puma(*command)[1] == said
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_the_demo_says_whether_chance_explains_a_difference() -> None:
+    counts = [Count(right, 100) for right in (50, 60, 70, 61, 71, 82)]
+    assert "PUMA 71.3 % +- 10.5: +11.3 points, more than chance explains" in compared(counts[:3], counts[3:])
+    assert "within what chance explains" in compared(counts[:2], [counts[1], counts[1]])
+    alone = compared(counts[:1], counts[1:2])
+    assert alone == (
+        "TRADES 50.0%, PUMA 60.0%: +10.0 points, within what chance explains "
+        "(95 % interval -3.7 to +23.2 of one seed's test images)"
+    )
 
 
 def test_bad_demos_leave_nothing(tmp_path: Path, puma: Run) -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from puma.errors import PumaError
 from puma.experiments.results import COLUMNS, Line, Origin, read_results, write_results
-from puma.experiments.verdict import compared, paired_interval
 
 SMALL = Origin("tab-x", "small", "digits", "", "cpu")
 
@@ -49,20 +48,3 @@ def test_a_file_of_another_version_is_refused_and_left_alone(content: str | byte
     with pytest.raises(PumaError, match="not a results file"):
         write_results(path, SMALL, [Line("a", "q", {0: 1.0})])
     assert path.read_bytes() == whole
-
-
-def test_the_interval_of_pairs_is_students() -> None:
-    # differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.302653
-    low, high = paired_interval([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
-    assert low == pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-6)
-    assert high == pytest.approx(2 + 4.302653 / 3**0.5, abs=1e-6)
-    assert paired_interval([0.5], [0.6]) == (-float("inf"), float("inf"))
-
-
-def test_words() -> None:
-    assert "more than chance explains" in compared("A", [0.5, 0.6, 0.7], "B", [0.6, 0.7, 0.801])
-    assert "within what chance explains" in compared("A", [0.5, 0.6], "B", [0.6, 0.6])
-    assert (
-        compared("A", [0.5], "B", [0.6])
-        == "A 50.0 %, B 60.0 %: +10.0 points; one seed cannot tell whether that is chance"
-    )

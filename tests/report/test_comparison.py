@@ -3,7 +3,7 @@ import math
 import pytest
 
 from puma.evaluation.counts import Count
-from puma.report.comparison import Estimate, difference, estimate, robust_attack
+from puma.report.comparison import Estimate, difference, estimate, paired_difference, robust_attack
 
 
 def test_one_seed_has_wilsons_interval() -> None:
@@ -40,6 +40,16 @@ def test_newcombes_interval_of_a_difference() -> None:
     assert not found.within_noise
     assert difference(ours, ours).within_noise
     assert difference(baseline, ours).high == pytest.approx(-0.0524, abs=5e-5)
+
+
+def test_the_same_seeds_are_compared_in_pairs() -> None:
+    """Differences of 1, 2 and 3 hundredths: mean 2, standard error 1 / sqrt(3), t of 2 degrees of freedom 4.302653."""
+    ours, baseline = [Count(51, 100), Count(62, 100), Count(83, 100)], [Count(50, 100), Count(60, 100), Count(80, 100)]
+    found = paired_difference(ours, baseline)
+    half = 0.04302653 / math.sqrt(3)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half), abs=1e-7)
+    same = paired_difference([Count(52, 100), Count(62, 100)], [Count(50, 100), Count(60, 100)])
+    assert (same.low, same.high) == pytest.approx((0.01, 0.03))  # never narrower than one image to either side
 
 
 def test_which_attack_tells_robustness() -> None:

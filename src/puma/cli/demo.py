@@ -1,7 +1,9 @@
 """``puma demo``: the whole method on bundled images."""
 
 import json
+import statistics
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +13,14 @@ from tyro.conf import arg
 
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig
+from puma.evaluation.counts import Count
 from puma.experiments.presets import Generated, Setting
 from puma.experiments.record import record_folder
 from puma.experiments.run import run_experiment
 from puma.experiments.tab_summary import EXPERIMENT
-from puma.experiments.verdict import compared
 from puma.experiments.workspace import Workspace
 from puma.planning import Plan
+from puma.report.comparison import Difference, difference, estimate, paired_difference
 from puma.report.page import write_report
 from puma.training import recipe
 
@@ -97,12 +100,36 @@ def in_words(workspace: Workspace, folder: Path) -> str:
     ]
     for attack, name in (("clean", "accuracy"), ("cw", "robustness")):
         before, after = (
-            [_accuracy(folder / seed["evaluation"], attack) for seed in row["seeds"]] for row in (baseline, ours)
+            [_count(folder / seed["evaluation"], attack) for seed in row["seeds"]] for row in (baseline, ours)
         )
-        lines.append(f"{name:<11} {compared('TRADES', before, 'PUMA', after)}")
+        lines.append(f"{name:<11} {compared(before, after)}")
     return "\n".join(lines)
 
 
-def _accuracy(evaluation: Path, attack: str) -> float:
-    described = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))
-    return float(described["results"][attack]["accuracy"])
+def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
+    """Say the means of TRADES and PUMA with their spread, the difference, and whether chance explains it."""
+    if len(before) == 1:
+        told, change = f"TRADES {before[0].accuracy:.1%}, PUMA {after[0].accuracy:.1%}", _single(before, after)
+    else:
+        told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", paired_difference(after, before)
+    verdict = "within what chance explains" if change.within_noise else "more than chance explains"
+    between = f"95 % interval {100 * change.low:+.1f} to {100 * change.high:+.1f}"
+    seeds = f"over {len(before)} seeds" if len(before) > 1 else "of one seed's test images"
+    return f"{told}: {100 * change.mean:+.1f} points, {verdict} ({between} {seeds})"
+
+
+def _single(before: Sequence[Count], after: Sequence[Count]) -> Difference:
+    was, now = estimate(before), estimate(after)
+    assert was is not None
+    assert now is not None
+    return difference(now, was)
+
+
+def _mean(counts: Sequence[Count]) -> str:
+    shares = [count.accuracy for count in counts]
+    return f"{100 * statistics.fmean(shares):.1f} % +- {100 * statistics.stdev(shares):.1f}"
+
+
+def _count(evaluation: Path, attack: str) -> Count:
+    described = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))["results"][attack]
+    return Count(int(described["right"]), int(described["total"]))

@@ -64,6 +64,15 @@ def difference(ours: Estimate, baseline: Estimate) -> Difference:
     return Difference(mean, mean - below, mean + above)
 
 
+def paired_difference(ours: Sequence[Count], baseline: Sequence[Count]) -> Difference:
+    """Subtract seed by seed, where two rows have the same two or more: Student's interval of the mean difference."""
+    steps = [mine.accuracy - other.accuracy for mine, other in zip(ours, baseline, strict=True)]
+    number, mean = len(steps), sum(steps) / len(steps)
+    spread = math.sqrt(sum((step - mean) ** 2 for step in steps) / (number - 1))
+    half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / ours[0].total)
+    return Difference(mean, mean - half, mean + half)
+
+
 def robust_attack(attacks: Sequence[Mapping[str, object]]) -> str | None:
     """Return which attack robustness is told by: C&W where any row has it, else AutoAttack, else PGD-20."""
     return next((name for name in ("cw", "autoattack", "pgd20") if any(name in row for row in attacks)), None)

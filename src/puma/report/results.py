@@ -6,7 +6,7 @@ from typing import Any
 
 from puma.evaluation.counts import Count
 from puma.progress import progress_bar
-from puma.report.comparison import Difference, Estimate, difference, estimate
+from puma.report.comparison import Difference, Estimate, difference, estimate, paired_difference
 from puma.report.curves import read_metrics
 from puma.report.evaluated import Evaluated, read_evaluation
 from puma.report.reading import open_run
@@ -26,6 +26,12 @@ class RowResult:
     metrics: tuple[Metrics, ...]
     config: TrainConfig | None
     inputs: Inputs | None
+
+    def by_seed(self, attack: str) -> dict[int, Count]:
+        """Counts under an attack by seed, of those that were evaluated with it."""
+        seeds = [seed.seed for seed in self.row.seeds if seed.evaluation]
+        counts = {seed: evaluated.counts.get(attack) for seed, evaluated in zip(seeds, self.evaluations, strict=True)}
+        return {seed: count for seed, count in counts.items() if count is not None and count.total}
 
     def estimates(self) -> dict[str, Estimate]:
         """Accuracy under each attack that any seed was evaluated with."""
@@ -80,11 +86,17 @@ def differences(results: list[RowResult]) -> dict[str, dict[str, Difference]]:
     for result in results:
         baseline = baseline_of(result, results)
         if baseline is not None and baseline is not result:
-            ours, against = result.estimates(), baseline.estimates()
-            found[result.row.name] = {
-                attack: difference(ours[attack], against[attack]) for attack in ours if attack in against
-            }
+            shared = [attack for attack in result.estimates() if attack in baseline.estimates()]
+            found[result.row.name] = {attack: against(result, baseline, attack) for attack in shared}
     return found
+
+
+def against(result: RowResult, baseline: RowResult, attack: str) -> Difference:
+    """Compare seed by seed where both rows have the same several seeds, else as independent."""
+    ours, theirs = result.by_seed(attack), baseline.by_seed(attack)
+    if len(ours) > 1 and ours.keys() == theirs.keys():
+        return paired_difference([ours[seed] for seed in sorted(ours)], [theirs[seed] for seed in sorted(ours)])
+    return difference(result.estimates()[attack], baseline.estimates()[attack])
 
 
 def attacks_of(results: list[RowResult]) -> list[str]:

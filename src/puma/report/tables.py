@@ -53,8 +53,8 @@ def how_sure(results: list[RowResult]) -> str:
     if several:
         words.append("In rows of several seeds the number is their mean, ± their standard deviation, and the interval "
                      "Student's 95 % interval of that mean.")  # fmt: skip
-    words.append("A difference is called within noise where its 95 % interval, put together from those of both rows "
-                 "as if they were independent, holds 0.")  # fmt: skip
+    words.append("A difference is called within noise where its 95 % interval holds 0: Student's over pairs of "
+                 "the same seeds, or, where rows do not share several, put together from those of both.")  # fmt: skip
     return " ".join(filter(None, words))
 
 
