@@ -122,6 +122,9 @@ def test_a_damaged_pool_does_not_open(make_pool: MakePool, tmp_path: Path) -> No
     (path / "images.npy").write_bytes(whole[:-10])
     with pytest.raises(PumaError, match=r"images.npy is missing or cut short"):
         Pool.open(path)
+    (path / "images.npy").write_bytes(whole[:60] + b"(" * 60 + whole[120:])
+    with pytest.raises(PumaError, match=r"images.npy is missing or cut short"):
+        Pool.open(path)
     (path / "images.npy").write_bytes(whole)
     np.save(path / "labels.npy", np.zeros(50))
     with pytest.raises(PumaError, match=r"should hold int32 \(50,\), it holds float64"):
@@ -129,6 +132,9 @@ def test_a_damaged_pool_does_not_open(make_pool: MakePool, tmp_path: Path) -> No
     described = json.loads((path / "pool.json").read_text())
     (path / "pool.json").write_text(json.dumps(described | {"format": "puma-pool-9"}))
     with pytest.raises(PumaError, match="has format 'puma-pool-9'"):
+        Pool.open(path)
+    (path / "pool.json").write_text(json.dumps(described | {"count": float("inf")}))
+    with pytest.raises(PumaError, match="is damaged"):
         Pool.open(path)
     (path / "pool.json").write_text("{")
     with pytest.raises(PumaError, match="is damaged"):

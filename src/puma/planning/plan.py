@@ -69,7 +69,7 @@ class Plan:
         try:
             with Path(path).open("rb") as file:
                 schema = pq.read_schema(file)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
         missing = [name for name in _COLUMNS if name not in schema.names]
         if missing:
@@ -85,7 +85,7 @@ class Plan:
                 columns[name] = torch.from_numpy(read_column(Path(path), name, kind))
             except pa.ArrowInvalid as error:
                 raise PumaError(f"{path}: {name} must be {kind}, it is {schema.field(name).type}.") from error
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, ValueError) as error:
                 raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
         return cls(**columns, pool_fingerprint=fingerprint, made_from=footer.get("made_from", {}))
 

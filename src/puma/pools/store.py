@@ -86,7 +86,7 @@ def open_store(path: Path) -> Store:
         fingerprint, checksum = str(described["fingerprint"]), int(described["checksum"])
         root = described.get("pictures")
         resize = int(described.get("size", 0))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise PumaError(f"{path / 'pool.json'} is damaged ({error}); import the pool again.") from error
     if len(shape) != 3:
         raise PumaError(f"{path / 'pool.json'} is damaged (image_shape {shape}); import the pool again.")
@@ -111,7 +111,7 @@ def open_store(path: Path) -> Store:
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged header can raise anything
         raise PumaError(f"{path} is missing or cut short ({error}); import the pool again.") from error
     if array.dtype != dtype or array.shape != shape:
         raise PumaError(f"{path} should hold {dtype} {shape}, it holds {array.dtype} {array.shape}; import again.")
