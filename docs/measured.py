@@ -4,8 +4,10 @@ The tables of docs/reproduce.md and README.md stand between a pair of marks and 
 number on a page is always one that a command has written. The figures of results/ are copied beside the pages.
 """
 
+import importlib
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -60,7 +62,8 @@ def section_of(name: str) -> str:
         return ""
     picture = f"\n\n![{experiment.title}](images/reproduce/{name}-small.png)"
     shown = picture if (ROOT / "results" / f"{name}-small.png").is_file() else ""
-    parts = [f"### {name}: {experiment.title}", f"The paper: {experiment.expect}"]
+    command, found = told_by_the_file(name)
+    parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
     if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves"):
         rows = list(finals(name))
         header = "| row | paper | ours | seeds | data |\n|---|---|---|---|---|"
@@ -72,6 +75,14 @@ def section_of(name: str) -> str:
     elif isinstance(experiment, Experiment):
         parts.append(margins_table(path))
     return "\n\n".join(parts) + shown
+
+
+def told_by_the_file(name: str) -> tuple[str, str]:
+    """Return the command and the result to expect, with which an experiment's file opens."""
+    module = importlib.import_module(f"puma.experiments.{name.replace('-', '_')}")
+    text = textwrap.dedent((module.__doc__ or "").partition("\n")[2]).strip()
+    command, _, expected = text.partition("\n\n")
+    return command.partition("  #")[0].strip(), expected.strip()
 
 
 def finals(name: str) -> Iterator[tuple[str, str, dict[str, str], str]]:

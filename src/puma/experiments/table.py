@@ -28,18 +28,20 @@ def printed(experiment: Experiment, setting: Setting, path: Path) -> str:
         cells.setdefault((line["row"], line["at"]), {})[line["quantity"]] = line
     names = [f"{row}, {float(at):g}" if at else row for row, at in cells]
     wide = max(len(name) for name in [*names, ""]) + 2
-    header = f"{'':<{wide}}" + "".join(f"{text:>20}{'paper':>9}" for text in shown.values())
+    papers = any(line["paper"] for line in finals)
+    header = f"{'':<{wide}}" + "".join(f"{text:>20}" + (f"{'paper':>9}" if papers else "") for text in shown.values())
     lines = [f"{experiment.title} ({setting.preset}, {setting.dataset})", header]
     for name, by_quantity in zip(names, cells.values(), strict=True):
-        lines.append(f"{name:<{wide}}" + "".join(_cell(by_quantity.get(quantity)) for quantity in shown))
+        row = (_cell(by_quantity.get(quantity), papers=papers) for quantity in shown)
+        lines.append(f"{name:<{wide}}{''.join(row)}".rstrip())
     return "\n".join(lines)
 
 
-def _cell(line: Mapping[str, str] | None) -> str:
+def _cell(line: Mapping[str, str] | None, *, papers: bool) -> str:
     if line is None:
-        return " " * 29
+        return " " * (29 if papers else 20)
     scale, digits = (100.0, 2) if line["quantity"].endswith(("accuracy", "share")) else (1.0, 4)
     text = f"{float(line['mean']) * scale:.{digits}f}"
     text += f" +- {float(line['spread']) * scale:.{digits}f} ({line['seeds']})" if line["spread"] else ""
     paper = f"{float(line['paper']) * scale:.{digits}f}" if line["paper"] else ""
-    return f"{text:>20}{paper:>9}"
+    return f"{text:>20}{paper:>9}" if papers else f"{text:>20}"

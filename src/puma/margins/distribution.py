@@ -14,6 +14,8 @@ from puma.margins.table import MarginTable
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BAR = 50
+_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]  # told apart by everybody
+_STYLES = ["-", "--", "-.", ":"]
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,17 @@ def draw_picture(drawn: Histograms, path: Path, *, eps: float, unit: float, labe
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     edges = np.array(drawn.edges) * unit
-    for name, counts in drawn.counts.items():
-        axes.stairs(np.array(counts) / max(sum(counts), 1), edges, fill=True, alpha=0.45, label=name)
+    alone = len(drawn.counts) == 1
+    for index, (name, counts) in enumerate(drawn.counts.items()):
+        colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
+        shares = np.array(counts) / max(sum(counts), 1)
+        axes.stairs(shares, edges, fill=alone, color=colour, linestyle=style, linewidth=1.8, label=name)
     axes.axvline(0, color="black", linewidth=1, label="boundary")
     axes.axvline(eps * unit, color="black", linewidth=1, linestyle="--", label="eps")
     axes.set_xlabel(label)
     axes.set_ylabel("share of samples")
-    axes.legend(frameon=False)
+    long = max(map(len, drawn.counts)) > 24
+    figure.legend(loc="outside lower center", frameon=False, ncols=1 if long else min(len(drawn.counts) + 2, 5))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
