@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from puma.errors import PumaError
-from puma.experiments.results import COLUMNS, Line, Origin, read_results, write_results
+from puma.experiments.results import COLUMNS, Line, Origin, read_results, stored_lines, write_results
 
 SMALL = Origin("tab-x", "small", "digits", "", "cpu")
 
@@ -28,6 +28,9 @@ def test_lines_of_one_origin_are_replaced_and_others_kept(tmp_path: Path) -> Non
     assert (lines[1]["at"], lines[1]["by_seed"], lines[1]["seeds"]) == ("0.2", "0:0.25 1:0.75", "2")
     assert float(lines[1]["spread"]) == pytest.approx(0.353553)
     assert not list(path.parent.glob(".*"))
+    assert stored_lines(path, SMALL) == [Line("a", "q", {0: 0.25, 1: 0.75}, 0.2, 0.5)]
+    write_results(path, SMALL, [Line("b", "q", {0: 1.0})], keep=lambda stored: stored["row"] == "a")
+    assert [line.row for line in stored_lines(path, SMALL)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

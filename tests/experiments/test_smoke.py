@@ -50,6 +50,19 @@ def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
     assert experiment.title in page
 
 
+def test_a_run_of_some_rows_keeps_the_others(shared_work: Path, tmp_path: Path, puma: Run) -> None:
+    command = ["run", "tab-gap", "--preset", "smoke", "--work", str(shared_work), "--out", str(tmp_path)]
+    assert puma(*command, "--seeds", "2")[0] == 0
+    whole = {(line["row"], line["quantity"], line["at"]): line for line in read_results(tmp_path / "tab-gap.csv")}
+    assert puma(*command, "--rows", "gap eps/8")[0] == 0
+    lines = {(line["row"], line["quantity"], line["at"]): line for line in read_results(tmp_path / "tab-gap.csv")}
+    assert lines.keys() == whole.keys()
+    assert {line["seeds"] for line in lines.values() if line["row"] == "no gap"} == {"2"}
+    assert {line["seeds"] for line in lines.values() if line["row"] == "gap eps/8"} == {"1"}
+    record = json.loads((shared_work / "experiments/tab-gap-smoke-digits/experiment.json").read_text(encoding="utf-8"))
+    assert [len(row["seeds"]) for row in record["rows"]] == [2, 1]
+
+
 def test_curves_are_recorded_over_training(shared_work: Path, tmp_path: Path, puma: Run) -> None:
     command = ["run", "fig-pd", "--rows", "PD 12 %", "--preset", "smoke", "--work", str(shared_work)]
     assert puma(*command, "--out", str(tmp_path))[0] == 0

@@ -84,25 +84,23 @@ def run(
             continue
         setting = changed(setting_for(preset, dataset), changes)
         workspace = Workspace(work, setting, data, processes)
-        selected = _selected(experiment, rows)
+        _check_rows(experiment, rows)
         if dry_run:
             from puma.experiments.cost import describe
 
-            print(describe(selected, workspace, seeds or 1, out))
+            print(describe(experiment, workspace, seeds or 1, out, rows))
             continue
-        table = run_experiment(selected, workspace, 1 if seeds is None else seeds, out, command=command)
-        print(printed(selected, setting, table))
+        repeats = 1 if seeds is None else seeds
+        table = run_experiment(experiment, workspace, repeats, out, only=rows, command=command)
+        print(printed(experiment, setting, table))
         print(f"results: {table}")
         if experiment.figure != "none":
             print(f"picture: {out / f'{experiment.name}-{preset}.png'}")
-        print(f"look at it with: puma report {record_folder(selected, workspace)}")
+        print(f"look at it with: puma report {record_folder(experiment, workspace)}")
 
 
-def _selected(experiment: Experiment, names: tuple[str, ...]) -> Experiment:
-    from dataclasses import replace
-
+def _check_rows(experiment: Experiment, names: tuple[str, ...]) -> None:
     known = [row.name for row in experiment.rows]
     for name in names:
         if name not in known:
             raise unknown_name(f"row of {experiment.name}", name, known)
-    return replace(experiment, rows=tuple(row for row in experiment.rows if not names or row.name in names))

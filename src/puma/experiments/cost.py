@@ -1,6 +1,7 @@
 """What an experiment costs: models to train, samples, passes, and on this machine hours."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from puma.experiments.perceptron_figure import PerceptronFigure
@@ -73,9 +74,10 @@ def _shape(workspace: Workspace) -> Inputs:
     return Inputs((), None, "", None, 10, channels)
 
 
-def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path) -> str:
+def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, only: Collection[str] = ()) -> str:
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
+    experiment = replace(experiment, rows=tuple(row for row in experiment.rows if not only or row.name in only))
     rows, left_out = fitting(experiment, setting)
     found = cost(experiment, workspace)
     amounts: set[Amount] = {amount for row in rows for amount in needed_amounts(row.wants)}

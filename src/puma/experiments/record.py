@@ -1,5 +1,6 @@
 """``experiment.json``: which run, plan, margins and evaluation belong to which row and seed; a report reads it."""
 
+import json
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -24,10 +25,22 @@ def record_folder(experiment: Experiment, workspace: Workspace) -> Path:
     return workspace.path / "experiments" / name
 
 
+def recorded_rows(folder: Path) -> dict[str, Any]:
+    """Return the rows of an earlier record by name; none if there is no such file, or it is damaged."""
+    try:
+        recorded = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+        return {row["row"]: row for row in recorded["rows"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def write_record(
     experiment: Experiment, rows: list[Row], workspace: Workspace, files: Files, *, command: str, left_out: list[str]
 ) -> Path:
-    """Write experiment.json: which files belong to which row and seed, for ``puma report``."""
+    """Write experiment.json: which files belong to which row and seed, for ``puma report``.
+
+    Rows that have no files in this run keep those of an earlier one.
+    """
     folder = record_folder(experiment, workspace)
     setting = workspace.setting
 
@@ -37,6 +50,7 @@ def write_record(
     usual = workspace.library.images("usual")
     notes = [*usual.notes, *([f"Changed from the preset: {setting.changed}."] if setting.changed else [])]
     notes += [f"Left out, since this preset has no such net: {', '.join(left_out)}."] if left_out else []
+    before = recorded_rows(folder)
     written = []
     for row in rows:
         paper = row.paper and {"clean_accuracy": row.paper.clean / 100, "robust_accuracy": row.paper.robust / 100}
@@ -45,7 +59,9 @@ def write_record(
             | {name: near(made[name]) for name in ("run", "plan", "margins", "evaluation")}
             for seed, made in files.get(row.name, {}).items()
         ]
-        if seeds:
+        if not seeds and row.name in before:
+            written.append(before[row.name])
+        elif seeds:
             written.append({"row": row.name, "baseline": row.baseline, "paper": paper, "seeds": seeds})
     values = {
         "format": FORMAT,

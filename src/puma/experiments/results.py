@@ -4,7 +4,7 @@ import csv
 import math
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,10 @@ COLUMNS = (
     "format", "experiment", "preset", "dataset", "changed", "row", "at", "quantity", "mean", "spread", "seeds",
     "by_seed", "paper", "paper_spread", "commit", "device", "puma", "torch",
 )  # fmt: skip
+
+
+Stored = Mapping[str, str]
+Keep = Callable[[Stored], bool]
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Origin:
         made_by = {"commit": commit(), "puma": version("puma-pruning"), "torch": version("torch")}
         return {"format": FORMAT, **vars(self), **made_by}
 
-    def made(self, stored: Mapping[str, str]) -> bool:
+    def made(self, stored: Stored) -> bool:
         """Tell whether a stored line has this origin, on whatever device."""
         return all(stored[name] == getattr(self, name) for name in ("experiment", "preset", "dataset", "changed"))
 
@@ -72,9 +76,10 @@ def commit() -> str:
     return said.stdout.strip() if tracked.returncode == 0 else ""
 
 
-def write_results(path: Path, origin: Origin, lines: Sequence[Line]) -> None:
-    """Replace the lines of one origin in a file, whole or not at all."""
-    others = [stored for stored in read_results(path) if not origin.made(stored)] if path.is_file() else []
+def write_results(path: Path, origin: Origin, lines: Sequence[Line], keep: Keep = lambda _: False) -> None:
+    """Replace the lines of one origin in a file, whole or not at all; those that ``keep`` picks stay."""
+    before = read_results(path) if path.is_file() else []
+    others = [stored for stored in before if not origin.made(stored) or keep(stored)]
     shared = origin.columns()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -102,10 +107,23 @@ def read_results(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def stored_lines(path: Path, origin: Origin) -> list[Line]:
+    """Return the lines of one origin as they were written."""
+    found = []
+    for stored in read_results(path):
+        if origin.made(stored):
+            pairs = (pair.partition(":") for pair in stored["by_seed"].split())
+            by_seed = {int(seed): float(value) for seed, _, value in pairs}
+            numbers = (stored[name] for name in ("at", "paper", "paper_spread"))
+            at, paper, spread = (float(number) if number else None for number in numbers)
+            found.append(Line(stored["row"], stored["quantity"], by_seed, at, paper, spread))
+    return found
+
+
 def _cells(line: Line) -> dict[str, str]:
     return {
         "row": line.row,
-        "at": _number(line.at),
+        "at": at_text(line.at),
         "quantity": line.quantity,
         "mean": _number(line.mean),
         "spread": _number(line.spread),
@@ -114,6 +132,11 @@ def _cells(line: Line) -> dict[str, str]:
         "paper": _number(line.paper),
         "paper_spread": _number(line.paper_spread),
     }
+
+
+def at_text(at: float | None) -> str:
+    """Write a place on the horizontal axis as the results have it."""
+    return _number(at)
 
 
 def _number(value: float | None) -> str:

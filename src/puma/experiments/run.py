@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from puma.evaluation.accuracy import check_config
 from puma.experiments.figures import draw
 from puma.experiments.presets import Setting
 from puma.experiments.record import write_record
-from puma.experiments.results import Line, Origin, read_results, write_results
+from puma.experiments.results import Keep, Line, Origin, Stored, at_text, read_results, stored_lines, write_results
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
 from puma.experiments.workspace import Workspace, plan_counts
 from puma.margins.table import read_margins
@@ -38,9 +38,22 @@ class Done:
             self.numbers[row.label, at, quantity][seed] = value
 
 
-def run_experiment(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, *, command: str = "") -> Path:
-    """Run all rows for seeds 0 to ``seeds`` - 1; write the table, the figure, and the record that a report reads."""
-    rows, left_out = fitting(experiment, workspace.setting)
+def run_experiment(
+    experiment: Experiment,
+    workspace: Workspace,
+    seeds: int,
+    out: Path,
+    *,
+    only: Collection[str] = (),
+    command: str = "",
+) -> Path:
+    """Run rows for seeds 0 to ``seeds`` - 1; write the table, the figure, and the record that a report reads.
+
+    ``only`` names the rows to run, all by default. What earlier runs found for rows that this one does not run, or has
+    not come to yet, stays.
+    """
+    possible, left_out = fitting(experiment, workspace.setting)
+    rows = [row for row in possible if not only or row.name in only]
     check_inputs(rows, workspace, seeds)
     table = out / f"{experiment.name}.csv"
     if table.is_file():
@@ -58,10 +71,12 @@ def run_experiment(experiment: Experiment, workspace: Workspace, seeds: int, out
         for number, row in enumerate(rows, start=1):
             tell(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
             do_row(row, seed, workspace, done)
-            write_results(table, origin, list(lines(rows, done)))
-            write_record(experiment, rows, workspace, done.files, command=command, left_out=left_out)
+            others = [other for other in possible if other.name not in done.files]
+            write_results(table, origin, list(lines(rows, done)), keep=lines_of(others))
+            write_record(experiment, possible, workspace, done.files, command=command, left_out=left_out)
     if experiment.figure != "none":
-        draw(experiment, list(lines(rows, done)), done.files, out / f"{experiment.name}-{setting.preset}.png", setting)
+        picture = out / f"{experiment.name}-{setting.preset}.png"
+        draw(experiment, stored_lines(table, origin), done.files, picture, setting)
     return table
 
 
@@ -69,6 +84,15 @@ def fitting(experiment: Experiment, setting: Setting) -> tuple[list[Row], list[s
     """Return the rows whose nets the setting has, and the names of the others."""
     rows = [row for row in experiment.rows if needed_nets(row.wants) <= set(setting.nets)]
     return rows, [row.name for row in experiment.rows if row not in rows]
+
+
+def lines_of(rows: list[Row]) -> Keep:
+    """Return what tells whether a stored line is one of some rows."""
+
+    def known(stored: Stored) -> bool:
+        return any(stored["row"] == row.label and (row.at is None or stored["at"] == at_text(row.at)) for row in rows)
+
+    return known
 
 
 def check_inputs(rows: list[Row], workspace: Workspace, seeds: int) -> None:
