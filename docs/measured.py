@@ -29,7 +29,7 @@ def main() -> None:
         path = ROOT / page
         path.write_text(updated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for picture in sorted((ROOT / "results").glob("fig*-small.png")):
+    for picture in sorted((ROOT / "results").glob("fig*-small-*.png")):
         shutil.copyfile(picture, PICTURES / picture.name)
 
 
@@ -60,8 +60,8 @@ def section_of(name: str) -> str:
     path = ROOT / "results" / f"{name}.csv"
     if not path.is_file():
         return ""
-    picture = f"\n\n![{experiment.title}](images/reproduce/{name}-small.png)"
-    shown = picture if (ROOT / "results" / f"{name}-small.png").is_file() else ""
+    pictures = sorted((ROOT / "results").glob(f"{name}-small-*.png"))
+    shown = "".join(f"\n\n![{experiment.title}](images/reproduce/{picture.name})" for picture in pictures)
     command, found = told_by_the_file(name)
     parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
     if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves"):

@@ -153,7 +153,7 @@ def test_the_demo_says_whether_chance_explains_a_difference() -> None:
     alone = compared(counts[:1], counts[1:2])
     assert alone == (
         "TRADES 50.0%, PUMA 60.0%: +10.0 points, within what chance explains "
-        "(95 % interval -3.7 to +23.2 of one seed's test images)"
+        "(95 % interval -3.7 to +23.2 for these two models; other seeds may differ)"
     )
 
 
@@ -162,6 +162,10 @@ def test_bad_demos_leave_nothing(tmp_path: Path, puma: Run) -> None:
         code, _, err = puma("demo", "--out", str(tmp_path / "x"), *words)
         assert (code, "must be positive" in err) == (2, True)
     assert not (tmp_path / "x").exists()
+    (tmp_path / "report.html").write_text("somebody's own page")
+    code, _, err = puma("demo", "--out", str(tmp_path))
+    assert (code, "is not a report" in err) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_terminated_import_leaves_nothing(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from puma.experiments.workspace import Workspace
 
 @pytest.fixture(scope="session")
 def shared_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of stages that all tests share, also those of other workers: what one trained the others find."""
-    return tmp_path_factory.getbasetemp().parent / "puma-smoke-stages"
+    """Return a folder of stages that all tests of a session share, also those of other workers of it."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "puma-smoke-stages"
 
 
 @pytest.fixture

@@ -108,6 +108,10 @@ def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) 
         (["tab-gap", "--dataset", "cifar100"], "unknown data set of preset small 'cifar100'; did you mean 'cifar10'?"),
         (["tab-gap", "--rows", "gap"], "unknown row of tab-gap 'gap'; did you mean 'no gap'"),
         (["tab-gap", "--seeds", "0"], "give at least one seed, got 0."),
+        (["tab-gap", "--seeds", "-3", "--dry-run"], "give at least one seed, got -3."),
+        (["fig1", "--eps", "3"], "fig1 takes --preset and --seeds only"),
+        (["fig1", "tab-gap", "--rows", "foo"], "fig1 takes --preset and --seeds only"),
+        (["tab-gap", "--preset", "smoke", "--device", "cuda"], "device 'cuda' is not there"),
         (["tab-gap", "--processes", "0"], "--processes must be at least 1, got 0."),
         (["tab-gap", "--samples-seen", "0"], "samples_seen must be positive"),
         (["tab-gap", "--test-samples", "-1"], "--test-samples must not be negative, got -1."),
@@ -132,6 +136,27 @@ def test_bad_input(words: list[str], sentence: str, puma: Run, tmp_path: Path, m
     assert sentence in err
     assert len(err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_used_is_told_before_the_work(tmp_path: Path, puma: Run) -> None:
+    (tmp_path / "afile").write_text("")
+    smoke = ["run", "tab-gap", "--preset", "smoke", "--work", str(tmp_path / "work")]
+    code, _, err = puma(*smoke, "--out", str(tmp_path / "afile"))
+    assert (code, "File exists" in err) == (2, True)
+    large = tmp_path / "large" / "fashion-mnist-14px"
+    for part in ("train", "test"):
+        write(large / part, 20, (28, 28, 1))
+    code, _, err = puma("run", "tab-gap", "--data", str(tmp_path / "large"), "--work", str(tmp_path / "work"))
+    assert (code, "has images of (14, 14, 1)" in err and "(28, 28, 1)" in err) == (2, True)
+    for part in ("train", "test"):
+        write(tmp_path / "few/cifar10" / part, 20, (32, 32, 3))
+    cifar = ["--dataset", "cifar10", "--data", str(tmp_path / "few"), "--work", str(tmp_path / "work")]
+    code, _, err = puma("run", "tab-gap", *cifar, "--out", str(tmp_path / "out"))
+    assert (code, "of 20 training images none are left beside 11,000 real ones" in err) == (2, True)
+    row = ["--rows", "widest net, most images"]
+    code, _, err = puma("run", "tab-margin-model", *cifar, *row, "--out", str(tmp_path / "out"))
+    assert (code, "preset small has no net for that row" in err) == (2, True)
+    assert not list((tmp_path / "work").glob("runs/*"))
 
 
 def test_a_results_file_of_another_version_is_told_before_the_work(tmp_path: Path, puma: Run) -> None:

@@ -25,7 +25,7 @@ def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
     if isinstance(experiment, PerceptronFigure):
         assert len(lines) == 3 * 5  # alphas; none, and two kept shares of two strategies
         assert all(0 <= float(line["mean"]) <= 2 for line in lines)
-        assert (tmp_path / f"{name}-smoke.png").is_file()
+        assert (tmp_path / f"{name}-smoke-gaussian.png").is_file()
         return
     for row in experiment.rows:
         at = "" if row.at is None else f"{row.at:g}"
@@ -40,7 +40,7 @@ def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
             assert float(mine["clean_accuracy"]["paper"]) == pytest.approx(row.paper.clean / 100)
             assert float(mine["robust_accuracy"]["paper"]) == pytest.approx(row.paper.robust / 100)
     if experiment.figure != "none":
-        with Image.open(tmp_path / f"{name}-smoke.png") as picture:
+        with Image.open(tmp_path / f"{name}-smoke-digits.png") as picture:
             assert picture.size[0] > 800
     folder = shared_work / "experiments" / f"{name}-smoke-digits"
     recorded = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
@@ -50,17 +50,22 @@ def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
     assert experiment.title in page
 
 
-def test_a_run_of_some_rows_keeps_the_others(shared_work: Path, tmp_path: Path, puma: Run) -> None:
+def test_a_narrower_run_keeps_the_rest(shared_work: Path, tmp_path: Path, puma: Run) -> None:
+    """Of rows, seeds and attacks that it leaves out nothing is lost."""
     command = ["run", "tab-gap", "--preset", "smoke", "--work", str(shared_work), "--out", str(tmp_path)]
-    assert puma(*command, "--seeds", "2")[0] == 0
-    whole = {(line["row"], line["quantity"], line["at"]): line for line in read_results(tmp_path / "tab-gap.csv")}
+    assert puma(*command, "--seeds", "2", "--attacks", "pgd20")[0] == 0
+
+    def lines() -> dict[tuple[str, ...], dict[str, str]]:
+        stored = read_results(tmp_path / "tab-gap.csv")
+        return {tuple(line[name] for name in ("row", "quantity", "at")): line for line in stored}
+
+    whole = lines()
     assert puma(*command, "--rows", "gap eps/8")[0] == 0
-    lines = {(line["row"], line["quantity"], line["at"]): line for line in read_results(tmp_path / "tab-gap.csv")}
-    assert lines.keys() == whole.keys()
-    assert {line["seeds"] for line in lines.values() if line["row"] == "no gap"} == {"2"}
-    assert {line["seeds"] for line in lines.values() if line["row"] == "gap eps/8"} == {"1"}
-    record = json.loads((shared_work / "experiments/tab-gap-smoke-digits/experiment.json").read_text(encoding="utf-8"))
-    assert [len(row["seeds"]) for row in record["rows"]] == [2, 1]
+    assert lines() == whole
+    assert whole["no gap", "pgd20_accuracy", ""]["seeds"] == "2"
+    folder = shared_work / "experiments" / "tab-gap-smoke-digits"
+    record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+    assert [len(row["seeds"]) for row in record["rows"]] == [2, 2]
 
 
 def test_curves_are_recorded_over_training(shared_work: Path, tmp_path: Path, puma: Run) -> None:

@@ -8,7 +8,20 @@ import pytest
 from conftest import SHARED_DATA
 from puma.experiments import EXPERIMENTS
 from puma.experiments.run import models_of
-from puma.experiments.spec import REAL_ONLY, TRADES, Experiment, Measured, Model, Planned, described, puma
+from puma.experiments.spec import (
+    REAL_ONLY,
+    TRADES,
+    Amount,
+    Experiment,
+    Measured,
+    Model,
+    Net,
+    Online,
+    Planned,
+    Rule,
+    described,
+    puma,
+)
 
 PAPER = SHARED_DATA.parent / "PAPER.md"
 
@@ -36,6 +49,90 @@ def test_every_experiment_opens_with_its_command() -> None:
         assert f"puma run {name} --preset small" in docstring
         assert "Expect" in docstring
         assert re.search(r"\bminutes?\b|\bhours?\b|\bseconds?\b", docstring), name
+
+
+def test_rows_train_what_they_say() -> None:
+    """Every row of every table and figure, spelt out: pruning, score, rule, multiples of eps, who measures margins."""
+    real, same = REAL_ONLY, TRADES
+
+    def told(name: str) -> dict[str, Model | Measured]:
+        experiment = EXPERIMENTS[name]
+        assert isinstance(experiment, Experiment)
+        return {row.name: row.wants for row in experiment.rows}
+
+    def by_margin(easy: float, by: Model, *, eps: float = 1.0, gap: float = 0.0) -> Model:
+        return Model(Planned(easy=easy, score="margin", strength="margin", eps=eps, gap=gap, margins=Measured(by)))
+
+    def by_difficulty(easy: float = 0.0, difficult: float = 0.0, random: float = 0.0, rule: Rule = "constant") -> Model:
+        scored = Planned(easy, difficult, random, "cd_clean", rule, 1.0, 0.0, 0.125, Measured(real), same)
+        return Model(scored)
+
+    assert real == Model(None, "main", "none", None)
+    assert same == Model(None, "main", "usual", None)
+    assert told("tab-summary") == {"TRADES": same, "PUMA 20 %": by_margin(0.2, same)}
+    assert told("tab-double-pruning") == {
+        "no pruning": same,
+        "random 22 %": by_difficulty(random=0.22),
+        "PD 12 %": by_difficulty(difficult=0.12),
+        "PE 22 %": by_difficulty(easy=0.22),
+        "PE 22 % + PD 12 %": by_difficulty(easy=0.22, difficult=0.12),
+    }
+    assert told("tab-gap") == {"no gap": by_margin(0.2, real), "gap eps/8": by_margin(0.2, real, gap=0.125)}
+    assert told("tab-epsilon") == {
+        "3/4 eps": by_margin(0.2, real, eps=0.75),
+        "eps": by_margin(0.2, real),
+        "5/4 eps": by_margin(0.2, real, eps=1.25),
+    }
+    assert told("tab-online") == {
+        "PUMA 0 %": by_margin(0.0, real),
+        "online, no pruning": Model(online=Online("paper", 0.0)),
+        "online, pruned at 3.25 eps": Model(online=Online("paper", 3.25)),
+        "online, ours, 20 %": Model(online=Online("ours", 0.0, 0.2)),
+    }
+    assert told("tab-margin-difficult") == {
+        "eps for all": by_difficulty(easy=0.22),
+        "eps/8 if always wrong": by_difficulty(easy=0.22, rule="weak-if-difficult"),
+        "margin if always wrong": by_difficulty(easy=0.22, rule="margin-if-difficult"),
+        "margin for all": by_difficulty(easy=0.22, rule="margin"),
+    }
+    assert told("tab-pruning-strategies") == {
+        "random 22 %, eps for all": by_difficulty(random=0.22),
+        "PUMA 22 %, by difficulty": by_difficulty(easy=0.22, rule="margin"),
+        "PUMA 22 %, by margin": by_margin(0.22, real),
+    }
+    assert told("tab-margin-model") == {
+        "same net, real images only": by_margin(0.2, real),
+        "same net, same images": by_margin(0.2, same),
+        "iterated: the row above": by_margin(0.2, by_margin(0.2, same)),
+        "wide net, most images": by_margin(0.2, Model(net="wide", generated="most")),
+        "wide net, same images": by_margin(0.2, Model(net="wide")),
+        "widest net, most images": by_margin(0.2, Model(net="widest", generated="most")),
+    }
+    others = {f"random {share} %": by_difficulty(random=share / 100) for share in (22, 40)}
+    difficult = {f"PD {share} %": by_difficulty(difficult=share / 100) for share in (12, 22, 40)}
+    easy = {f"PE {share} %": by_difficulty(easy=share / 100) for share in (12, 22, 40)}
+    assert told("fig-pd") == {"no pruning": same, **others, **difficult}
+    assert told("fig-pe") == {"no pruning": same, **others, **easy}
+    fractions = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
+    amounts: tuple[Amount, ...] = ("few", "usual", "many")
+    assert told("fig-data-size") == {
+        f"{amount} generated, PUMA {100 * share:g} %": Model(
+            Planned(easy=share, margins=Measured(Model(generated=amount))), generated=amount
+        )
+        for amount in amounts
+        for share in fractions
+    }
+    nets: tuple[Net, ...] = ("main", "second", "third")
+    assert told("fig-models") == {
+        f"{net} net, PUMA {100 * share:g} %": Model(Planned(easy=share, margins=Measured(Model(net=net))), net=net)
+        for net in nets
+        for share in fractions
+    }
+    assert told("fig-margin-distribution") == {
+        "DeepFool": Measured(same, "deepfool"),
+        "DeepFool, textbook": Measured(same, "deepfool-classic"),
+        "Algorithm 1": Measured(same, "fast"),
+    }
 
 
 def test_models_come_before_what_is_built_on_them() -> None:

@@ -1,5 +1,7 @@
 """Stages: what is in their files, and that each is made once."""
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -8,15 +10,29 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 import torch
+from matplotlib.axes import Axes
 
 from conftest import Run
-from puma.experiments.presets import Changes, Setting, changed
-from puma.experiments.spec import REAL_ONLY, TRADES, Measured, Model, Online, pruned, puma
+from puma.errors import PumaError
+from puma.experiments.figures import draw_lines
+from puma.experiments.images import Library
+from puma.experiments.locks import locked
+from puma.experiments.presets import Changes, Generated, Setting, changed, setting_for
+from puma.experiments.results import Line
+from puma.experiments.run import margin_numbers
+from puma.experiments.spec import REAL_ONLY, TRADES, Measured, Model, Online, Planned, pruned, puma
 from puma.experiments.workspace import Workspace, plan_counts
+from puma.margins import Margins, measure_margins
+from puma.margins.table import to_arrow, write_whole
+from puma.models import load_model
 from puma.planning import Plan, adaptive_strength
-from puma.pools import Origin, open_pools
+from puma.pools import Origin, Pool, open_pools, to_unit
+from puma.pools.importing import write_parts
+from puma.pools.writer import PoolPart
 from puma.scores.table import open_scores
 from puma.training import run as training_run
 from puma.training.run_folder import RunFolder
@@ -81,6 +97,151 @@ def test_a_stage_is_made_once_and_other_settings_are_other_stages(
         replace(workspace, setting=longer).trained(TRADES, 0)
     with pytest.raises(AssertionError, match="made again"):
         workspace.trained(TRADES, 77)
+
+
+def test_a_seed_has_its_own_margins_plans_and_draws(workspace: Workspace) -> None:
+    pools = workspace.images(TRADES).pools
+    pool = open_pools(pools)
+    for seed in (0, 1):
+        plan = Plan.open(workspace.plan(Planned(easy=0.2, margins=Measured(TRADES)), pools, seed))
+        model = load_model(str(workspace.trained(TRADES, seed)), 10, channels=1)
+        margin = open_scores(workspace.margins(Measured(TRADES), pools, seed), "margin").of(pool)
+        batch = pool.batch(range(16))
+        again = measure_margins(model, to_unit(batch.images), batch.labels).margin
+        assert torch.allclose(again, torch.from_numpy(margin[:16]), rtol=0.01)
+        assert torch.equal(plan.strength, adaptive_strength(torch.from_numpy(margin), 0.1))
+    drawn = [Plan.open(workspace.plan(Planned(random=0.3, strength="constant"), pools, seed)).keep for seed in (0, 1)]
+    assert not torch.equal(drawn[0], drawn[1])
+    settings = [workspace.config(TRADES, seed, pools).seed for seed in (0, 1)]
+    assert settings == [0, 1]
+    told = [json.loads((workspace.evaluated(TRADES, seed) / "metrics.json").read_text())["seed"] for seed in (0, 1)]
+    assert told == [0, 1]
+
+
+def test_plans_that_differ_in_anything_are_different_files(workspace: Workspace) -> None:
+    pools = workspace.images(TRADES).pools
+    base = Planned(easy=0.2, score="cd_clean", strength="margin", margins=Measured(TRADES))
+    others = [
+        base,
+        replace(base, easy=0.3),
+        replace(base, difficult=0.1),
+        replace(base, score="margin"),
+        replace(base, score="cd_adversarial"),
+        replace(base, strength="margin-if-difficult"),
+        replace(base, eps=0.5),
+        replace(base, gap=0.1),
+        replace(base, margins=Measured(TRADES, "fast")),
+        replace(base, margins=Measured(REAL_ONLY)),
+    ]
+    assert len({workspace.plan(planned, pools, 0) for planned in others}) == len(others)
+
+
+def test_stand_ins_are_other_images_than_the_real_ones(tmp_path: Path) -> None:
+    setting = replace(setting_for("small"), real=40, generated={"usual": Generated("none", 25)})
+    images = np.random.default_rng(0).integers(256, size=(100, 14, 14, 1)).astype(np.uint8)
+    labels = np.arange(100) % 10
+    for part in ("train", "test"):
+        described = PoolPart([(images, labels)], [str(label) for label in range(10)], 100)
+        write_parts({"": described}, tmp_path / "data" / "fashion-mnist-14px" / part)
+    whole = Pool.open(tmp_path / "data/fashion-mnist-14px/train").batch(range(100)).images.numpy().tobytes()
+    places = Library(tmp_path / "data", tmp_path / "work", setting).images("usual")
+    real, other = (Pool.open(path) for path in places.pools)
+    assert (len(real), len(other)) == (40, 25)
+    assert set(other.origin) == {Origin.GENERATED}
+    tiles = [{image.tobytes() for image in pool.batch(range(len(pool))).images.numpy()} for pool in (real, other)]
+    assert not tiles[0] & tiles[1]
+    assert all(tile in whole for tile in tiles[0] | tiles[1])
+
+
+def test_numbers_of_margins(tmp_path: Path) -> None:
+    margin = torch.tensor([-0.3, -0.1, 0.05, 0.1, 0.2, 0.4, torch.inf])
+    status = torch.tensor([0, 0, 0, 0, 0, 0, 1], dtype=torch.int8)
+    zeros = torch.zeros(7, dtype=torch.int64)
+    table = to_arrow(np.arange(7), Margins(margin, status, zeros, zeros, zeros, zeros), _footer())
+    write_whole(tmp_path / "m.parquet", [table], _footer())
+    found = margin_numbers(tmp_path / "m.parquet", 0.1)
+    assert found["margin_q50"] == pytest.approx(0.075)
+    assert found["crossed_share"] == pytest.approx(6 / 7)
+    assert found["negative_share"] == pytest.approx(2 / 7)
+    assert found["below_eps_share"] == pytest.approx(3 / 7)
+
+
+def _footer() -> dict[bytes, bytes]:
+    return {b"puma": json.dumps({"format": "puma-margins-1", "norm": "linf", "method": "deepfool"}).encode()}
+
+
+def test_lines_are_drawn_in_percent_over_their_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[list[float], list[float], list[float], str]] = []
+
+    def note(self: Axes, x: list[float], y: list[float], *, yerr: list[float], label: str, **_: object) -> None:
+        drawn.append((x, y, yerr, label))
+
+    monkeypatch.setattr(Axes, "errorbar", note)
+    lines = [
+        Line("a", "clean_accuracy", {0: 0.5, 1: 0.7}, at=0.2),
+        Line("a", "clean_accuracy", {0: 0.4}, at=0.1),
+        Line("a", "clean_accuracy", {0: 0.9}),
+    ]
+    draw_lines(lines, {"clean_accuracy": "accuracy"}, tmp_path / "x.png", title="t", axis="pruned")
+    ((x, y, spread, label),) = drawn
+    assert (x, label) == ([0.1, 0.2], "a")
+    assert y == pytest.approx([40, 60])
+    assert spread == pytest.approx([0, 100 * 0.02**0.5])
+
+
+def test_a_moved_work_folder_goes_on(tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = changed(setting, Changes(samples_seen=128))
+    before = Workspace(tmp_path / "before", short, tmp_path)
+    name = before.trained(puma(0.2, by=TRADES), 0).name
+    (tmp_path / "before").rename(tmp_path / "after")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a finished stage was made again")
+
+    monkeypatch.setattr(training_run, "run_steps", never)
+    run = Workspace(tmp_path / "after", short, tmp_path).trained(puma(0.2, by=TRADES), 0)
+    assert run == tmp_path / "after" / "runs" / name
+    assert "before" not in (run / "config.json").read_text()
+
+
+def test_damaged_stages(tmp_path: Path, setting: Setting) -> None:
+    workspace = Workspace(tmp_path, changed(setting, Changes(samples_seen=128)), tmp_path)
+    model = puma(0.2, by=TRADES)
+    metrics = workspace.evaluated(model, 0) / "metrics.json"
+    whole = metrics.read_text()
+    for damaged in (whole[:50], "[]", ""):
+        metrics.write_text(damaged)
+        workspace.evaluated(model, 0)
+        assert metrics.read_text() == whole
+    margins = workspace.margins(Measured(TRADES), workspace.images(model).pools, 0)
+    margins.write_bytes(margins.read_bytes()[:100])
+    with pytest.raises(PumaError, match=f"delete {margins}, and the same command makes it again"):
+        workspace.trained(puma(0.3, by=TRADES), 0)
+
+
+def test_a_child_that_outlives_us_keeps_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path / "stage") as lock:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    with (tmp_path / ".stage.lock").open("w") as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child.communicate(b"\n")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_an_interrupted_run_takes_its_processes_along(tmp_path: Path) -> None:
+    """Ctrl-C, while two processes train: none of them is left, and the same command can go on at once."""
+    words = [*COMMAND[:-1], "200000", "--processes", "2", "--work", "work", "--out", "out"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=_environment(), stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 100
+    while not list(tmp_path.glob("work/runs/*/metrics.jsonl")) and time.monotonic() < end:
+        assert process.poll() is None
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 3  # torchrun and its two processes
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    psutil.wait_procs(family, timeout=20)
+    assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_iterated_margins_are_those_of_the_first_result(workspace: Workspace) -> None:

@@ -21,7 +21,7 @@ from puma.experiments.tab_summary import EXPERIMENT
 from puma.experiments.workspace import Workspace
 from puma.planning import Plan
 from puma.report.comparison import Difference, difference, estimate, paired_difference
-from puma.report.page import write_report
+from puma.report.page import check_out, write_report
 from puma.training import recipe
 
 EXTRA = 6000
@@ -47,6 +47,7 @@ def demo(
     """
     if samples_seen < 1 or seeds < 1:
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
+    check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
     workspace = Workspace(out, _setting(samples_seen), data=out)
     command = f"puma demo --samples-seen {samples_seen} --seeds {seeds}"
@@ -114,7 +115,7 @@ def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
         told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", paired_difference(after, before)
     verdict = "within what chance explains" if change.within_noise else "more than chance explains"
     between = f"95 % interval {100 * change.low:+.1f} to {100 * change.high:+.1f}"
-    seeds = f"over {len(before)} seeds" if len(before) > 1 else "of one seed's test images"
+    seeds = f"over {len(before)} seeds" if len(before) > 1 else "for these two models; other seeds may differ"
     return f"{told}: {100 * change.mean:+.1f} points, {verdict} ({between} {seeds})"
 
 

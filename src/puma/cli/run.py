@@ -9,11 +9,11 @@ from tyro.conf import Positional, arg
 
 from puma.errors import PumaError, unknown_name
 from puma.experiments import experiment_named
-from puma.experiments.perceptron_figure import PerceptronFigure, run_perceptron
+from puma.experiments.perceptron_figure import PerceptronFigure, run_perceptron, study_of
 from puma.experiments.perceptron_figure import cost as perceptron_cost
 from puma.experiments.presets import Changes, changed, setting_for
 from puma.experiments.record import record_folder
-from puma.experiments.run import run_experiment
+from puma.experiments.run import picture_of, run_experiment
 from puma.experiments.spec import Experiment
 from puma.experiments.table import printed
 from puma.experiments.workspace import Workspace
@@ -45,7 +45,7 @@ def run(
     """Run experiments (puma list names them): train, measure and evaluate every row, beside the paper's numbers.
 
     Stages are shared: a model, margins or a plan that another row or experiment needed is not made again. The same
-    command goes on after an interruption. Writes OUT/NAME.csv, for figures OUT/NAME-PRESET.png, and a record that puma
+    command goes on after an interruption. Writes OUT/NAME.csv, for figures a picture beside it, and a record that puma
     report makes a page of.
 
     Args:
@@ -69,34 +69,54 @@ def run(
     """
     if not names:
         raise PumaError("name at least one experiment; puma list shows them.")
-    chosen = [experiment_named(name) for name in names]
     if processes < 1:
         raise PumaError(f"--processes must be at least 1, got {processes}.")
+    if seeds is not None and seeds < 1:
+        raise PumaError(f"give at least one seed, got {seeds}.")
+    chosen = [experiment_named(name) for name in names]
     changes = Changes(samples_seen, batch_size, eps, test_samples, method, device, attacks)
+    for experiment in chosen:  # all of it before the first takes hours
+        if isinstance(experiment, Experiment):
+            changed(setting_for(preset, dataset), changes)
+            _check_rows(experiment, rows)
+        else:
+            study_of(experiment, preset, seeds)
+            _check_unchanged(experiment, rows, dataset, changes)
     command = shlex.join(["puma", "run", *sys.argv[2:]]) if sys.argv[1:2] == ["run"] else f"puma run {' '.join(names)}"
     for experiment in chosen:
         if isinstance(experiment, PerceptronFigure):
-            if dry_run:
-                print(f"{experiment.name}: {experiment.title}\n{perceptron_cost(experiment, preset, seeds)}")
-            else:
-                table = run_perceptron(experiment, preset, seeds, work, out)
-                print(f"results: {table}\npicture: {out / f'{experiment.name}-{preset}.png'}")
+            _do_perceptron(experiment, preset, seeds, work, out, dry_run=dry_run)
             continue
         setting = changed(setting_for(preset, dataset), changes)
         workspace = Workspace(work, setting, data, processes)
-        _check_rows(experiment, rows)
         if dry_run:
             from puma.experiments.cost import describe
 
             print(describe(experiment, workspace, seeds or 1, out, rows))
             continue
-        repeats = 1 if seeds is None else seeds
-        table = run_experiment(experiment, workspace, repeats, out, only=rows, command=command)
+        table = run_experiment(experiment, workspace, seeds or 1, out, only=rows, command=command)
         print(printed(experiment, setting, table))
         print(f"results: {table}")
         if experiment.figure != "none":
-            print(f"picture: {out / f'{experiment.name}-{preset}.png'}")
+            print(f"picture: {picture_of(experiment, workspace, out)}")
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
+
+
+def _do_perceptron(
+    experiment: PerceptronFigure, preset: str, seeds: int | None, work: Path, out: Path, *, dry_run: bool
+) -> None:
+    if dry_run:
+        print(f"{experiment.name}: {experiment.title}\n{perceptron_cost(experiment, preset, seeds)}")
+        return
+    table, picture = run_perceptron(experiment, preset, seeds, work, out)
+    print(f"results: {table}\npicture: {picture}")
+
+
+def _check_unchanged(
+    experiment: PerceptronFigure, rows: tuple[str, ...], dataset: str | None, changes: Changes
+) -> None:
+    if rows or dataset is not None or changes != Changes():
+        raise PumaError(f"{experiment.name} takes --preset and --seeds only; puma perceptron has more to change.")
 
 
 def _check_rows(experiment: Experiment, names: tuple[str, ...]) -> None:

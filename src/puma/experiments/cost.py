@@ -55,16 +55,16 @@ def cost(experiment: Experiment, workspace: Workspace) -> Cost:
 def in_short(experiment: Experiment | PerceptronFigure) -> str:
     """Say in a few words what one seed costs at each preset."""
     if isinstance(experiment, PerceptronFigure):
-        return f"{perceptron_cost(experiment, 'small', None)}: half a minute"
+        return f"{perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper half a minute"
     told = []
     for preset in PRESETS:
         setting = setting_for(preset)
         models = models_needed(experiment, setting)
         samples = sum(setting.nets[model.net].samples_seen for model in models)
-        if setting.minutes is None:
+        if not setting.minutes:
             told.append(f"{preset} {samples / 1e6:,.0f} M samples")
         else:
-            minutes = setting.minutes * len(models)
+            minutes = sum(setting.minutes[model.net] for model in models)
             told.append(f"{preset} {60 * minutes:.0f} s" if minutes < 1 else f"{preset} {minutes:.0f} min")
     return f"{len(models)} trainings: {', '.join(told)}"
 

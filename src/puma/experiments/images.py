@@ -25,15 +25,18 @@ class Source:
     """A data set: what it is called, and how its pools come to be in the data folder."""
 
     title: str
+    shape: tuple[int, int, int]
     how: str
 
 
 SOURCES: dict[str, Source] = {
-    "digits": Source("scikit-learn's digits, 8 px", "they are bundled"),
+    "digits": Source("scikit-learn's digits, 8 px", (8, 8, 1), "they are bundled"),
     "fashion-mnist-14px": Source(
-        "Fashion-MNIST, 14 px", "puma data import fashion-mnist FOLDER --pool 2 --out {data}/fashion-mnist-14px"
+        "Fashion-MNIST, 14 px",
+        (14, 14, 1),
+        "puma data import fashion-mnist FOLDER --pool 2 --out {data}/fashion-mnist-14px",
     ),
-    "cifar10": Source("CIFAR-10", "puma data import cifar10 FOLDER --out {data}/cifar10"),
+    "cifar10": Source("CIFAR-10", (32, 32, 3), "puma data import cifar10 FOLDER --out {data}/cifar10"),
 }
 _HOW_GENERATED = "puma data import npz FILE.npz --like {data}/{dataset}/train --out {data}/{pool}"
 
@@ -67,7 +70,8 @@ class Library:
     def missing(self, amounts: set[Amount]) -> list[str]:
         """Return a sentence for every pool that has to be imported first."""
         name, sentences = self.setting.dataset, []
-        if name != "digits" and not (self.data / name / "train" / "pool.json").is_file():
+        parts = [self.data / name / part / "pool.json" for part in ("train", "test")]
+        if name != "digits" and not all(part.is_file() for part in parts):
             how = SOURCES[name].how.format(data=self.data)
             sentences.append(f"{SOURCES[name].title} is not at {self.data / name}; import it with: {how}")
         wanted = {self.setting.generated[amount].pool for amount in amounts - {"none"}}
@@ -76,6 +80,19 @@ class Library:
                 how = _HOW_GENERATED.format(data=self.data, dataset=name, pool=pool)
                 sentences.append(f"generated images are not at {self.data / pool}; import them with: {how}")
         return sentences
+
+    def check_shapes(self) -> None:
+        """Raise where a pool at the place of a data set holds images of another size."""
+        if self.setting.dataset == "digits":
+            return
+        source = SOURCES[self.setting.dataset]
+        for part in ("train", "test"):
+            pool = Pool.open(self.data / self.setting.dataset / part)
+            if pool.image_shape != source.shape:
+                raise PumaError(
+                    f"{source.title} has images of {source.shape}, {pool.stores[0].path} has {pool.image_shape}; "
+                    f"import it with: {source.how.format(data=self.data)}."
+                )
 
     def _official(self) -> tuple[Path, Path]:
         name = self.setting.dataset
@@ -103,8 +120,14 @@ class Library:
             return self._taken(place, asked)
         pool = Pool.open(train)
         count = min(asked.count, len(pool) - self.setting.real)
-        if not self.setting.stands_in or self.setting.real == ALL or count < 1:
+        if not self.setting.stands_in:
             raise PumaError(f"{'; '.join(self.missing({amount}))}.")
+        if count < 1:
+            raise PumaError(
+                f"there are no generated images at {place}, and of {len(pool):,} training images none are left beside "
+                f"{self.setting.real:,} real ones to play them; import some with: "
+                f"{_HOW_GENERATED.format(data=self.data, dataset=name, pool=asked.pool)}."
+            )
         rows = np.arange(self.setting.real, self.setting.real + count)
         note = f"{count:,} other real training images play the generated ones."
         return self._part(pool, rows, Origin.GENERATED, f"{name}-stand-in-{count}"), (note,)
@@ -128,7 +151,7 @@ class Library:
                 batch = pool.batch(rows[start : start + _ROWS])
                 yield batch.images.permute(0, 2, 3, 1).numpy(), batch.labels.numpy()
 
-        part = PoolPart(chunks(), pool.class_names, len(rows), origin)
+        part = PoolPart(chunks(), pool.class_names, len(rows), origin, allow_empty_class=True)
         return self._made(f"{name}-{pool.fingerprint[:8]}", lambda out: write_parts({"": part}, out, progress=True))
 
     def _made(self, name: str, make: Callable[[Path], object]) -> Path:

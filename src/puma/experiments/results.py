@@ -2,14 +2,16 @@
 
 import csv
 import math
+import os
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from puma.errors import PumaError
+from puma.experiments.locks import locked
 
 FORMAT = "puma-results-1"
 COLUMNS = (
@@ -19,12 +21,14 @@ COLUMNS = (
 
 
 Stored = Mapping[str, str]
-Keep = Callable[[Stored], bool]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of one row. Accuracies are fractions; ``spread`` is the standard deviation over seeds."""
+    """One quantity of one row. Accuracies are fractions; ``spread`` is the standard deviation over seeds.
+
+    ``commit`` names the commits of the code that made its numbers.
+    """
 
     row: str
     quantity: str
@@ -32,6 +36,7 @@ class Line:
     at: float | None = None
     paper: float | None = None
     paper_spread: float | None = None
+    commit: str = ""
 
     @property
     def mean(self) -> float:
@@ -44,8 +49,11 @@ class Line:
         return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
 
+Keep = Callable[[Line], bool]
+
+
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """What made the lines of a results file; lines of another preset, data set or change are kept beside them."""
 
     experiment: str
@@ -56,8 +64,7 @@ class Origin:
 
     def columns(self) -> dict[str, str]:
         """Return the columns that all its lines share."""
-        made_by = {"commit": commit(), "puma": version("puma-pruning"), "torch": version("torch")}
-        return {"format": FORMAT, **vars(self), **made_by}
+        return {"format": FORMAT, **vars(self), "puma": version("puma-pruning"), "torch": version("torch")}
 
     def made(self, stored: Stored) -> bool:
         """Tell whether a stored line has this origin, on whatever device."""
@@ -76,19 +83,50 @@ def commit() -> str:
     return said.stdout.strip() if tracked.returncode == 0 else ""
 
 
-def write_results(path: Path, origin: Origin, lines: Sequence[Line], keep: Keep = lambda _: False) -> None:
-    """Replace the lines of one origin in a file, whole or not at all; those that ``keep`` picks stay."""
-    before = read_results(path) if path.is_file() else []
-    others = [stored for stored in before if not origin.made(stored) or keep(stored)]
+def checked_table(out: Path, name: str) -> Path:
+    """Return where the results go; a folder or file that cannot be written to is told before hours of work."""
+    out.mkdir(parents=True, exist_ok=True)
+    table = out / f"{name}.csv"
+    if table.exists():
+        read_results(table)
+    if not os.access(out, os.W_OK):
+        raise PumaError(f"the folder {out} cannot be written to; choose another --out.")
+    return table
+
+
+def write_results(path: Path, origin: Provenance, lines: Sequence[Line], keep: Keep = lambda _: False) -> None:
+    """Renew lines of a file, whole or not at all.
+
+    What it has of another origin stays. Of this one the lines that ``keep`` picks stay, and renewed lines keep the
+    values of seeds that they do not have themselves.
+    """
     shared = origin.columns()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(others)
-        writer.writerows({**shared, **_cells(line)} for line in lines)
-    partial.replace(path)
+    with locked(path):
+        before = read_results(path) if path.is_file() else []
+        earlier = {_place(line): line for line in map(_line, filter(origin.made, before))}
+        renewed = [_joined(line, earlier.get(_place(line))) for line in lines]
+        places = {_place(line) for line in renewed}
+        spared = {place for place, line in earlier.items() if keep(line) and place not in places}
+        others = [stored for stored in before if not origin.made(stored) or _place(_line(stored)) in spared]
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(others)
+            writer.writerows({**shared, **_cells(line)} for line in renewed)
+        partial.replace(path)
+
+
+def _place(line: Line) -> tuple[str, str, str]:
+    return line.row, at_text(line.at), line.quantity
+
+
+def _joined(line: Line, earlier: Line | None) -> Line:
+    """Add the seeds of an earlier line that this one does not have."""
+    if earlier is None or not earlier.by_seed.keys() - line.by_seed.keys():
+        return line
+    commits = sorted({*line.commit.split(), *earlier.commit.split()})
+    return replace(line, by_seed={**earlier.by_seed, **line.by_seed}, commit=" ".join(commits))
 
 
 def read_results(path: Path) -> list[dict[str, str]]:
@@ -107,17 +145,17 @@ def read_results(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def stored_lines(path: Path, origin: Origin) -> list[Line]:
+def stored_lines(path: Path, origin: Provenance) -> list[Line]:
     """Return the lines of one origin as they were written."""
-    found = []
-    for stored in read_results(path):
-        if origin.made(stored):
-            pairs = (pair.partition(":") for pair in stored["by_seed"].split())
-            by_seed = {int(seed): float(value) for seed, _, value in pairs}
-            numbers = (stored[name] for name in ("at", "paper", "paper_spread"))
-            at, paper, spread = (float(number) if number else None for number in numbers)
-            found.append(Line(stored["row"], stored["quantity"], by_seed, at, paper, spread))
-    return found
+    return [_line(stored) for stored in read_results(path) if origin.made(stored)]
+
+
+def _line(stored: Stored) -> Line:
+    pairs = (pair.partition(":") for pair in stored["by_seed"].split())
+    by_seed = {int(seed): float(value) for seed, _, value in pairs}
+    numbers = (stored[name] for name in ("at", "paper", "paper_spread"))
+    at, paper, spread = (float(number) if number else None for number in numbers)
+    return Line(stored["row"], stored["quantity"], by_seed, at, paper, spread, stored["commit"])
 
 
 def _cells(line: Line) -> dict[str, str]:
@@ -131,6 +169,7 @@ def _cells(line: Line) -> dict[str, str]:
         "by_seed": " ".join(f"{seed}:{_number(value)}" for seed, value in sorted(line.by_seed.items())),
         "paper": _number(line.paper),
         "paper_spread": _number(line.paper_spread),
+        "commit": line.commit,
     }
 
 

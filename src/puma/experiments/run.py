@@ -14,15 +14,21 @@ from puma.errors import PumaError
 from puma.evaluation.accuracy import check_config
 from puma.experiments.figures import draw
 from puma.experiments.presets import Setting
-from puma.experiments.record import write_record
-from puma.experiments.results import Keep, Line, Origin, Stored, at_text, read_results, stored_lines, write_results
+from puma.experiments.record import record_folder, write_record
+from puma.experiments.results import Keep, Line, Provenance, checked_table, stored_lines, write_results
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
 from puma.experiments.workspace import Workspace, plan_counts
 from puma.margins.table import read_margins
 from puma.report.curves import read_metrics
+from puma.training.distributed import checked_device
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
-_QUANTITIES = {"clean": "clean_accuracy", "cw": "robust_accuracy", "autoattack": "autoattack_accuracy"}
+_QUANTITIES = {
+    "clean": "clean_accuracy",
+    "cw": "robust_accuracy",
+    "autoattack": "autoattack_accuracy",
+    "pgd20": "pgd20_accuracy",
+}
 
 
 @dataclass
@@ -30,6 +36,7 @@ class Done:
     """What is known so far: files and numbers of each row and seed."""
 
     files: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
+    commits: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[tuple[str, float | None, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, row: Row, seed: int, at: float | None, values: Mapping[str, float]) -> None:
@@ -54,13 +61,13 @@ def run_experiment(
     """
     possible, left_out = fitting(experiment, workspace.setting)
     rows = [row for row in possible if not only or row.name in only]
-    check_inputs(rows, workspace, seeds)
-    table = out / f"{experiment.name}.csv"
-    if table.is_file():
-        read_results(table)  # before hours of work, not after them
+    check_inputs(experiment, rows, workspace, seeds)
+    table = checked_table(out, experiment.name)
+    if left_out and not only:
+        tell(f"{experiment.name}: left out, since this preset has no such net: {', '.join(left_out)}")
     done = Done()
     setting = workspace.setting
-    origin = Origin(
+    origin = Provenance(
         experiment=experiment.name,
         preset=setting.preset,
         dataset=setting.dataset,
@@ -71,13 +78,16 @@ def run_experiment(
         for number, row in enumerate(rows, start=1):
             tell(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
             do_row(row, seed, workspace, done)
-            others = [other for other in possible if other.name not in done.files]
-            write_results(table, origin, list(lines(rows, done)), keep=lines_of(others))
+            write_results(table, origin, list(lines(rows, done)), keep=lines_of(possible))
             write_record(experiment, possible, workspace, done.files, command=command, left_out=left_out)
     if experiment.figure != "none":
-        picture = out / f"{experiment.name}-{setting.preset}.png"
-        draw(experiment, stored_lines(table, origin), done.files, picture, setting)
+        draw(experiment, stored_lines(table, origin), done.files, picture_of(experiment, workspace, out), setting)
     return table
+
+
+def picture_of(experiment: Experiment, workspace: Workspace, out: Path) -> Path:
+    """Return where the figure of an experiment is drawn; data set and changes are part of its name."""
+    return out / f"{record_folder(experiment, workspace).name}.png"
 
 
 def fitting(experiment: Experiment, setting: Setting) -> tuple[list[Row], list[str]]:
@@ -87,24 +97,29 @@ def fitting(experiment: Experiment, setting: Setting) -> tuple[list[Row], list[s
 
 
 def lines_of(rows: list[Row]) -> Keep:
-    """Return what tells whether a stored line is one of some rows."""
+    """Return what tells whether a line is one of some rows."""
+    places = {(row.label, row.at) for row in rows}
 
-    def known(stored: Stored) -> bool:
-        return any(stored["row"] == row.label and (row.at is None or stored["at"] == at_text(row.at)) for row in rows)
+    def known(line: Line) -> bool:
+        return (line.row, line.at) in places or (line.row, None) in places
 
     return known
 
 
-def check_inputs(rows: list[Row], workspace: Workspace, seeds: int) -> None:
+def check_inputs(experiment: Experiment, rows: list[Row], workspace: Workspace, seeds: int) -> None:
     """Raise before anything is computed if something cannot be."""
     if seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
+    if not rows:
+        raise PumaError(f"preset {workspace.setting.preset} has no net for that row of {experiment.name}; run others.")
+    checked_device(workspace.setting.nets["main"].compute.device)
     check_config(workspace.setting.evaluation, workspace.setting.eps)
     amounts: set[Amount] = set()
     for row in rows:
         amounts |= needed_amounts(row.wants)
     if missing := workspace.library.missing(amounts):
         raise PumaError(f"{'; '.join(missing)}.")
+    workspace.library.check_shapes()
 
 
 def models_of(wants: Model | Measured) -> Iterator[Model]:
@@ -136,6 +151,7 @@ def do_row(row: Row, seed: int, workspace: Workspace, done: Done) -> None:
         images = workspace.images(Model())
         path = workspace.margins(row.wants, images.pools, seed)
         done.files[row.name][seed] = _files(images.pools, margins=path)
+        done.commits[row.label].add(workspace.made_at(workspace.trained(row.wants.by, seed)))
         done.add(row, seed, row.at, margin_numbers(path, workspace.setting.eps))
         return
     model, images = row.wants, workspace.images(row.wants)
@@ -148,6 +164,7 @@ def do_row(row: Row, seed: int, workspace: Workspace, done: Done) -> None:
         if model.planned.needs_margins:
             margins = workspace.margins(model.planned.margins, images.pools, seed)
     done.files[row.name][seed] = _files(images.pools, run=run, plan=plan, margins=margins, evaluation=evaluation)
+    done.commits[row.label] |= {workspace.made_at(run), workspace.made_at(evaluation)}
     done.add(row, seed, row.at, accuracies(evaluation))
     if row.at is None:
         for line in read_metrics(run):
@@ -187,7 +204,8 @@ def lines(rows: list[Row], done: Done) -> Iterator[Line]:
             clean = quantity == "clean_accuracy"
             value = (paper.clean if clean else paper.robust) / 100
             spread = (paper.clean_spread if clean else paper.robust_spread) / 100
-        yield Line(name, quantity, by_seed, at, value, spread or None)
+        made_at = " ".join(sorted(done.commits[name] - {""}))
+        yield Line(name, quantity, by_seed, at, value, spread or None, made_at)
 
 
 def tell(sentence: str) -> None:

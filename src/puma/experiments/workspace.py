@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +19,7 @@ from puma.evaluation import evaluate_pool
 from puma.experiments.images import Images, Library
 from puma.experiments.locks import locked
 from puma.experiments.presets import Setting
+from puma.experiments.results import commit
 from puma.experiments.spec import Measured, Model, Online, Planned, described
 from puma.margins import measure_pool
 from puma.models import load_model
@@ -28,8 +31,10 @@ from puma.training.config import TrainConfig, to_dict
 from puma.training.distributed import checked_device
 from puma.training.online import OnlineConfig
 from puma.training.outcomes import difficulty_scores
-from puma.training.run import ensure_trained, gather
+from puma.training.run import begin_training, ensure_trained
 from puma.training.run_folder import RunFolder
+
+_MADE_BY = "made-by.json"
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,26 @@ class Workspace:
         plan = None if model.planned is None else self.plan(model.planned, pools, seed)
         config = self.config(model, seed, pools)
         fingerprint = open_pools(pools).fingerprint
-        key = _key({"config": to_dict(config), "pools": fingerprint, "plan": plan and _hash_of(plan)})
-        out = self.path / "runs" / f"{described(model)}-seed{seed}-{key}"
-        with locked(out):
+        parts: dict[str, Any] = {"config": to_dict(config), "pools": fingerprint, "plan": plan and _hash_of(plan)}
+        if self.processes > 1:  # BN sees a process's share of the batch
+            parts["processes"] = self.processes
+        out = self.path / "runs" / f"{described(model)}-seed{seed}-{_key(parts)}"
+        with locked(out) as lock:
+            finished = RunFolder(out).model.is_file()
             if self.processes == 1:
-                return ensure_trained(config, pools, out, plan=plan)
-            return self._trained_together(config, pools, out, plan)
+                ensure_trained(config, pools, out, plan=plan)
+            else:
+                self._train_together(config, pools, out, plan, lock)
+            if not finished:
+                write_json(out / _MADE_BY, made_by())
+        return out
+
+    def made_at(self, stage: Path) -> str:
+        """Return the commit of the code that finished a run or an evaluation; "" where that is not known."""
+        try:
+            return str(json.loads((stage / _MADE_BY).read_text(encoding="utf-8"))["commit"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     def config(self, model: Model, seed: int, pools: Sequence[Path]) -> TrainConfig:
         """Return the whole configuration of a model's training."""
@@ -89,10 +108,10 @@ class Workspace:
         weights = _hash_of(run / "model.safetensors")
         key = _key({"model": weights, "pools": pool.fingerprint, "method": method, "norm": norm})
         out = self.path / "margins" / f"by-{described(measured.by)}-{method}-seed{seed}-{key}.parquet"
-        with locked(out):
+        with locked(out) as lock:
             if not out.is_file() and self.processes > 1:
                 words = [*map(str, pools), "--model", str(run), "--method", method, "--norm", norm, "--out", str(out)]
-                self._together("margins", *words, "--device", self._device)
+                self._together("margins", *words, "--device", self._device, lock=lock)
             elif not out.is_file():
                 measure_pool(self._model(run, pool), pool, out, method=method, norm=norm, progress=True)
         return out
@@ -119,8 +138,10 @@ class Workspace:
             if out.is_file():
                 return out
             kind = "cd_clean" if planned.score == "margin" else planned.score
-            difficulty = None if counted is None else open_scores(counted, kind)
-            margin = None if margins is None else open_scores(margins, "margin")
+            with reading(counted):
+                difficulty = None if counted is None else open_scores(counted, kind)
+            with reading(margins):
+                margin = None if margins is None else open_scores(margins, "margin")
             score = margin if planned.score == "margin" else difficulty
             made = make_plan(
                 pool, pruning, strength, score=score, margin=margin, difficulty=difficulty, drop_failed=True
@@ -137,13 +158,14 @@ class Workspace:
         key = _key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"
         with locked(out):
-            if not (out / "metrics.json").is_file():
+            if not _is_whole(out / "metrics.json"):
                 place = checked_device(self._device)
                 result = evaluate_pool(
                     self._model(run, pool), pool, eps, config, device=place, state_path=out / "state.json", show=True
                 )
                 values = {"model": run.name, "weights": None, "pool": str(test), **result.to_json()}
                 write_json(out / "metrics.json", values)
+                write_json(out / _MADE_BY, made_by())
         return out
 
     @property
@@ -151,7 +173,8 @@ class Workspace:
         return self.setting.nets["main"].compute.device
 
     def _model(self, run: Path, pool: Pool) -> nn.Module:
-        loaded = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
+        with reading(run):
+            loaded = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
         return loaded.to(checked_device(self._device))
 
     def _online(self, online: Online) -> OnlineConfig:
@@ -159,36 +182,56 @@ class Workspace:
             mode=online.mode, prune_at=online.prune_at * self.setting.eps, prune_fraction=online.prune_fraction
         )
 
-    def _trained_together(self, config: TrainConfig, pools: Sequence[Path], out: Path, plan: Path | None) -> Path:
-        folder = RunFolder(out)
-        if not folder.has_config:
-            folder.create(config, gather(config, pools, plan).inputs)
-        if not folder.model.is_file():
-            self._together("train", "--resume", str(out))
-        return out
+    def _train_together(
+        self, config: TrainConfig, pools: Sequence[Path], out: Path, plan: Path | None, lock: int
+    ) -> None:
+        begin_training(config, pools, out, plan=plan)
+        if not RunFolder(out).model.is_file():
+            self._together("train", "--resume", str(out), lock=lock)
 
-    def _together(self, verb: str, *words: str) -> None:
-        """Run a verb of the command line in several processes."""
+    def _together(self, verb: str, *words: str, lock: int) -> None:
+        """Run a verb of the command line in several processes; they hold the lock, should this process be killed."""
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}", "-m", "puma"]
-        done = subprocess.run([sys.executable, *launch, verb, *words], check=False)
-        if done.returncode:
+        process = subprocess.Popen([sys.executable, *launch, verb, *words], pass_fds=(lock,))
+        try:
+            code = process.wait()
+        except BaseException:  # interrupted: torchrun stops its processes when it is asked to, not when it is killed
+            process.terminate()
+            process.wait()
+            raise
+        if code:
             raise PumaError(
-                f"puma {verb} with {self.processes} processes ended with code {done.returncode}, see above; "
+                f"puma {verb} with {self.processes} processes ended with code {code}, see above; "
                 f"the same command goes on where it stopped."
             )
+
+
+@contextmanager
+def reading(path: Path | None) -> Iterator[None]:
+    """Add to the error about a damaged stage what to do."""
+    try:
+        yield
+    except PumaError as error:
+        raise PumaError(f"{str(error).rstrip('.')}; delete {path}, and the same command makes it again.") from error
+
+
+def made_by() -> dict[str, str]:
+    """Return which code makes a stage."""
+    return {"commit": commit(), "puma": version("puma-pruning"), "torch": version("torch")}
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
 
 
 def plan_counts(path: Path, eps: float) -> dict[str, float]:
     """Return what a plan does, as shares: kept, attacked less strongly than ``eps``, helped towards the label."""
-    plan = Plan.open(path)
+    with reading(path):
+        plan = Plan.open(path)
     kept = plan.strength[plan.keep]
     return {
         "kept_share": float(plan.keep.double().mean()),
@@ -197,8 +240,16 @@ def plan_counts(path: Path, eps: float) -> dict[str, float]:
     }
 
 
+def _is_whole(metrics: Path) -> bool:
+    """Tell whether an evaluation was written to its end."""
+    try:
+        return isinstance(json.loads(metrics.read_text(encoding="utf-8"))["results"], dict)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _key(values: Mapping[str, Any]) -> str:
-    """Hash what a stage depends on; another version of the code may compute otherwise, so it is part of it."""
+    """Hash what a stage depends on; another release of the code may compute otherwise, so it is part of it."""
     named = {"puma": version("puma-pruning"), **values}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:10]
 

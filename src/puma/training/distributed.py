@@ -71,7 +71,7 @@ def checked_device(device: str, local_rank: int | None = None) -> torch.device:
         raise PumaError(f"unknown device {device!r}; use cpu, cuda or cuda:0.") from error
     if place.type == "cuda":
         if not torch.cuda.is_available():
-            raise PumaError(f"device {device!r} is not there: this torch sees no GPU; use --compute.device cpu.")
+            raise PumaError(f"device {device!r} is not there: this torch sees no GPU; use the device cpu.")
         if local_rank is not None:
             place = torch.device("cuda", local_rank)
         torch.cuda.set_device(place)

@@ -54,7 +54,7 @@ def train(
     check(config)
     folder = RunFolder(Path(out))
     if restart_count() and folder.has_config:
-        if gather(config, pools, plan).inputs != folder.read()[1]:
+        if not gather(config, pools, plan).inputs.same_images(folder.read()[1]):
             raise PumaError(f"{folder.path} was begun with another pool or plan; use another --out.")
         return resume(folder.path, config, show=show)
     with joined(config.compute.device) as ranks:
@@ -107,11 +107,30 @@ def ensure_trained(
     folder = RunFolder(Path(out))
     if not folder.has_config:
         return train(config, pools, out, plan=plan)
-    if gather(config, pools, plan).inputs != folder.read()[1]:
-        raise PumaError(f"{folder.path} was begun with another pool or plan; use another folder.")
+    begin_training(config, pools, out, plan=plan)
     if folder.model.is_file() and folder.read()[0] == config:
         return folder.path
     return resume(out, config)
+
+
+def begin_training(
+    config: TrainConfig, pools: Sequence[str | Path], out: str | Path, *, plan: str | Path | None = None
+) -> None:
+    """Make the folder of a run without training, for ``resume``; one that was begun with the same may stay.
+
+    The same images are the same wherever they lie: if pools or plan were moved, the folder is told where they are now.
+    """
+    check(config)
+    folder = RunFolder(Path(out))
+    inputs = gather(config, pools, plan).inputs
+    if not folder.has_config:
+        folder.create(config, inputs)
+        return
+    begun_with, before = folder.read()
+    if not inputs.same_images(before):
+        raise PumaError(f"{folder.path} was begun with another pool or plan; use another folder.")
+    if inputs != before:
+        folder.describe(begun_with, inputs)
 
 
 def _run(config: TrainConfig, samples: Samples, source: Source, parts: Parts, folder: RunFolder, *, show: bool) -> Path:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ class Inputs:
     plan_fingerprint: str | None
     num_classes: int
     channels: int
+
+    def same_images(self, other: "Inputs") -> bool:
+        """Tell whether pools and plan are the same, wherever they lie."""
+        return replace(self, pools=(), plan=None) == replace(other, pools=(), plan=None)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class RunFolder:
         if self.path.exists() and any(self.path.iterdir()):
             hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
             raise PumaError(f"{self.path} is not empty; {hint}.")
+        self.describe(config, inputs)
+
+    def describe(self, config: TrainConfig, inputs: Inputs) -> None:
+        """Write config.json, whole or not at all."""
         self.path.mkdir(parents=True, exist_ok=True)
         described = {"format": FORMAT, "inputs": asdict(inputs), "config": to_dict(config)}
         partial = self.path / ".config.json.partial"
