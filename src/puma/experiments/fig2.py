@@ -1,6 +1,8 @@
 """The perceptron under a weak attack.
 
-puma run fig2 --preset small
+    puma run fig2 --preset small  # half a minute on two cores
+
+Expect the attack to lower the error without pruning by some 4 %; PE keeps most of its gain.
 """
 
 from puma.experiments.perceptron_figure import PerceptronFigure

@@ -1,6 +1,9 @@
 """What the method gains over its baseline.
 
-puma run tab-summary --preset small --seeds 3
+    puma run tab-summary --preset small --seeds 3  # 6 trainings, 9 minutes on one core
+
+Expect 1.8 points more accuracy and no loss of robustness (it gains a point, which three seeds do not tell from chance).
+The paper's gain in accuracy is larger, its robustness the same.
 """
 
 from puma.experiments.spec import TRADES, Experiment, Paper, Row, puma
