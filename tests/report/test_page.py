@@ -56,8 +56,8 @@ def page(make_pool: MakePool, tmp_path: Path) -> Elements:
 def test_numbers_are_those_of_the_files(page: Elements) -> None:
     words = " ".join(" ".join(page.text).split())
     assert "TRADES (baseline) 2 80.50 ± 0.71 [74.15, 86.85] 85.00 0 (itself) 50.50 ± 0.71 [44.15, 56.85] 55.00" in words
-    assert "PUMA 2 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 more than noise 50.50" in words
-    assert "+0.00 within noise" in words
+    assert "PUMA 2 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 [+9.00, +11.00] more than noise 50.50" in words
+    assert "+0.00 [−1.00, +1.00] within noise" in words
     assert "keeps 40 of 50 and prunes 10 (the easiest 0.2 of the pool, by margin)" in words
     threshold = np.sort(margin_of(50))[40]
     assert f"The threshold {threshold:.6g} is the smallest margin that is pruned." in words
@@ -212,3 +212,17 @@ def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
     assert "50 real and 50 generated, 6 x 5 px, 4 classes" in found.text
     shown = json.loads(found.scripts["script gallery-columns"])
     assert [shown["generated"][shown["id"].index(sample)] for sample in (0, 49, 50, 99)] == [0, 0, 1, 1]
+
+
+def test_published_numbers_stand_beside_the_same_attack(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    words = " ".join(Elements(write_report([path], tmp_path / "r.html").read_text()).text)
+    assert words.count("paper, %") == 2
+    assert "hollow" in words
+    for metrics in path.parent.glob("*/*/metrics.json"):
+        metrics.write_text(metrics.read_text().replace('"cw"', '"autoattack"'))
+    words = " ".join(Elements(write_report([path], tmp_path / "r.html").read_text()).text)
+    assert words.count("paper, %") == 1  # the paper's accuracy; its C&W is not AutoAttack
+    assert "hollow" not in words
+    assert "Change from the baseline" in words

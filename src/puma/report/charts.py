@@ -53,7 +53,8 @@ def trade_off(points: Sequence[Point], robustness: str) -> Markup:
 
 def changes(points: Sequence[Point]) -> Markup:
     """Return the same as differences to the baseline, so that results on other images can be compared."""
-    note = "In points: what can be compared with the paper even where the images differ."
+    told = ": what can be compared with the paper even where the images differ"
+    note = f"In points{told if any(point.paper for point in points) else ''}; the bars are 95 % intervals."
     return _scatter("Change from the baseline", points, ("accuracy", "robustness"), _points, note, origin=True)
 
 

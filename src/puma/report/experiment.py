@@ -12,8 +12,9 @@ from puma.report.study import Row, Seed, Study
 
 FILE = "experiment.json"
 FORMAT = "puma-experiment-1"
+_MOST_BYTES = 64 << 20  # of a file of settings or counts; such a file has some thousand
 _FACTS = ("experiment", "preset", "dataset", "command", "eps", "norm", "pools", "test")
-_ACCURACIES = {"clean_accuracy": "clean", "robust_accuracy": "robust", "autoattack_accuracy": "autoattack"}
+_ACCURACIES = {"clean_accuracy": "clean", "robust_accuracy": "cw", "autoattack_accuracy": "autoattack"}
 
 
 def read_experiment(path: Path) -> Study:
@@ -38,12 +39,17 @@ def read_experiment(path: Path) -> Study:
         first = f"; the first that is missing: {missing[0]}" if missing else ""
         raise PumaError(f"none of the {len(rows)} rows of {path} leads to a file that is there{first}.")
     title = str(described.get("title") or described.get("experiment") or path.parent.name)
-    return Study(title, rows, tuple(facts), tuple(notes + [f"Missing: {name}." for name in missing]))
+    return Study(title, rows, tuple(facts), tuple(notes + [f"Missing: {name}." for name in missing]),
+                 path.resolve().parent.name)  # fmt: skip
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; anything else raises."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise OSError(f"larger than {_MOST_BYTES:,} bytes")
         described = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise PumaError(f"{path} is missing or damaged ({error}); expected a JSON object.") from error

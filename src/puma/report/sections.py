@@ -37,7 +37,7 @@ def _trade_off(results: list[RowResult]) -> Markup:
     robust = robust_attack([result.estimates() for result in results]) or "cw"
     points = []
     for index, result in enumerate(results):
-        estimates, pair = result.estimates(), _published(result)
+        estimates, pair = result.estimates(), _published(result, robust)
         if pair or ("clean" in estimates and robust in estimates):
             points.append(charts.Point(result.row.name, index, estimates.get("clean"), estimates.get(robust), pair))
     if not points:
@@ -47,22 +47,23 @@ def _trade_off(results: list[RowResult]) -> Markup:
 
 
 def _changes(results: list[RowResult], robust: str) -> Markup | None:
-    """Differences to the baseline, where the paper tells them too."""
+    """Differences to the baseline, and the paper's where it tells them."""
     ours = differences(results)
     points = []
     for index, result in enumerate(results):
         baseline, own = baseline_of(result, results), ours.get(result.row.name, {})
-        origin = None if baseline is None else _published(baseline)
-        theirs = _published(result)
-        if theirs and origin and "clean" in own and robust in own:
-            pair = (theirs[0] - origin[0], theirs[1] - origin[1])
+        origin = None if baseline is None else _published(baseline, robust)
+        theirs = _published(result, robust)
+        if "clean" in own and robust in own:
+            pair = (theirs[0] - origin[0], theirs[1] - origin[1]) if theirs and origin else None
             points.append(charts.Point(result.row.name, index, own["clean"], own[robust], pair))
     return charts.changes(points) if points else None
 
 
-def _published(result: RowResult) -> tuple[float, float] | None:
+def _published(result: RowResult, robust: str) -> tuple[float, float] | None:
+    """Return what was published under the same attack."""
     paper = result.row.paper
-    return (paper["clean"], paper["robust"]) if {"clean", "robust"} <= paper.keys() else None
+    return (paper["clean"], paper[robust]) if {"clean", robust} <= paper.keys() else None
 
 
 def _curves(results: list[RowResult]) -> Markup:

@@ -21,7 +21,7 @@ class Seed:
 class Row:
     """One setting, trained with one or more seeds; ``paper`` holds accuracies that were published for it.
 
-    A row is compared with the baseline of its own ``study``.
+    A row is compared with a baseline of its own ``study`` (its place among those on the page) and ``group``.
     """
 
     name: str
@@ -30,30 +30,56 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     eps: float | None = None
     norm: str | None = None
-    study: str = ""
+    study: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Rows, and what a reader should know about them: ``facts`` are names and values, ``notes`` sentences."""
+    """Rows, and what a reader should know about them: ``facts`` are names and values, ``notes`` sentences.
+
+    ``place`` is the name of the folder it was read from.
+    """
 
     title: str
     rows: tuple[Row, ...]
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    place: str = ""
 
 
 def joined(studies: list[Study]) -> Study:
     """Put studies behind each other; each keeps its own baseline, and every row gets a name of its own."""
     if len(studies) == 1:
         return replace(studies[0], rows=_named(studies[0].rows))
+    titles = _titles(studies)
+    titled = list(zip(titles, studies, strict=True))
     rows = [
-        replace(row, name=f"{study.title}: {row.name}", study=study.title) for study in studies for row in study.rows
+        replace(row, name=f"{title}: {row.name}", study=index)
+        for index, (title, study) in enumerate(titled)
+        for row in study.rows
     ]
-    facts = [(f"{study.title}: {name}", value) for study in studies for name, value in study.facts]
+    facts = [(f"{title}: {name}", value) for title, study in titled for name, value in study.facts]
     notes = [note for study in studies for note in study.notes]
-    title = " and ".join(dict.fromkeys(study.title for study in studies))
-    return Study(title, _named(rows), tuple(facts), tuple(notes))
+    return Study(" and ".join(titles), _named(rows), tuple(facts), tuple(notes))
+
+
+def _titles(studies: list[Study]) -> list[str]:
+    """Tell studies of one title apart: by preset and dataset, else by their folders, else by number."""
+    plain = [study.title for study in studies]
+    settings = [[value for name, value in study.facts if name in ("preset", "dataset")] for study in studies]
+    by_settings = [f"{title} ({', '.join(words)})" if words else title
+                   for title, words in zip(plain, settings, strict=True)]  # fmt: skip
+    by_place = [f"{study.title} ({study.place})" if study.place else study.title for study in studies]
+    chosen = []
+    for names in zip(plain, by_settings, by_place, strict=True):
+        tellers = zip(names, (plain, by_settings, by_place), strict=True)
+        chosen.append(next((name for name, others in tellers if others.count(name) == 1), names[2]))
+    seen: dict[str, int] = {}
+    for index, title in enumerate(chosen):
+        seen[title] = seen.get(title, 0) + 1
+        chosen[index] = title if seen[title] == 1 else f"{title} ({seen[title]})"
+    return chosen
 
 
 def _named(rows: Iterable[Row]) -> tuple[Row, ...]:

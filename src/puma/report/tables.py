@@ -15,11 +15,10 @@ def comparison(results: list[RowResult]) -> Markup:
     """A row each: accuracy under every attack with interval, the paper's, the difference to the baseline."""
     attacks = attacks_of(results)
     against = differences(results)
-    robust = robust_attack([result.estimates() for result in results])
     headers = ["row", "seeds"]
     for attack in attacks:
         headers.append(f"{ATTACK_NAMES.get(attack, attack)}, %")
-        headers += ["paper, %"] if _told(results, attack, robust) else []
+        headers += ["paper, %"] if _told(results, attack) else []
         headers += ["to baseline, points"] if against else []
     rows = []
     for result in results:
@@ -30,8 +29,8 @@ def comparison(results: list[RowResult]) -> Markup:
         cells: list[str] = [name, str(len(result.evaluations) or "-")]
         for attack in attacks:
             cells.append(_estimated(estimates.get(attack)))
-            if _told(results, attack, robust):
-                cells.append(_paper(result, attack, robust))
+            if _told(results, attack):
+                cells.append(_paper(result, attack))
             if against:
                 cells.append(_against(against.get(result.row.name, {}).get(attack), baseline=result.row.baseline))
         rows.append(cells)
@@ -58,16 +57,12 @@ def how_sure(results: list[RowResult]) -> str:
     return " ".join(filter(None, words))
 
 
-def _told(results: list[RowResult], attack: str, robust: str | None) -> bool:
-    return any(_paper_value(result, attack, robust) is not None for result in results)
+def _told(results: list[RowResult], attack: str) -> bool:
+    return any(attack in result.row.paper for result in results)
 
 
-def _paper_value(result: RowResult, attack: str, robust: str | None) -> float | None:
-    return result.row.paper.get("robust" if attack == robust else attack)
-
-
-def _paper(result: RowResult, attack: str, robust: str | None) -> str:
-    value = _paper_value(result, attack, robust)
+def _paper(result: RowResult, attack: str) -> str:
+    value = result.row.paper.get(attack)
     return "-" if value is None else f"{100 * value:.2f}"
 
 
@@ -85,7 +80,11 @@ def _against(value: Difference | None, *, baseline: bool) -> str:
     if value is None:
         return "0 (itself)" if baseline else "-"
     verdict = "within noise" if value.within_noise else "more than noise"
-    return markup(f"{100 * value.mean:+.2f} ", tag("small", verdict))
+    return markup(f"{_signed(value.mean)} ", tag("small", f"[{_signed(value.low)}, {_signed(value.high)}] {verdict}"))
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.2f}".replace("-", "−")
 
 
 def classes(results: list[RowResult], samples: Samples | None) -> Markup | None:
