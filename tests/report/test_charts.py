@@ -27,18 +27,18 @@ def test_every_sample_is_in_a_bar() -> None:
     edges = edges_of(margin)
     assert binned(margin, edges).sum() == 5_000
     kept, pruned = margin[margin < 1], margin[margin >= 1]
-    chart = margin_histogram(kept, pruned, {"0": 0.0, "eps": 0.1, "threshold": 1.0}, "linf")
+    chart = margin_histogram("r", kept, pruned, {"0": 0.0, "eps": 0.1, "threshold": 1.0}, "linf")
     assert (counted(chart, "kept"), counted(chart, "pruned")) == (len(kept), len(pruned))
     assert [chart.count(f'class="marked m{index}"') for index in range(3)] == [2, 2, 2]  # in the chart and its legend
-    assert counted(strength_histogram(kept.clip(-0.1, 0.1), 0.1), "kept") == len(kept)
+    assert counted(strength_histogram("r", kept.clip(-0.1, 0.1), 0.1, "linf"), "kept") == len(kept)
 
 
 def test_one_margin_for_all() -> None:
     same = np.full(7, 0.25)
-    chart = margin_histogram(same, np.zeros(0), {"0": 0.0}, "l2")
+    chart = margin_histogram("r", same, np.zeros(0), {"0": 0.0}, "l2")
     assert counted(chart, "kept") == 7
     assert "pruned" not in chart
-    assert counted(strength_histogram(same, None), "kept") == 7
+    assert counted(strength_histogram("r", same, None, ""), "kept") == 7
 
 
 def test_the_papers_marks_are_hollow() -> None:

@@ -58,11 +58,11 @@ def test_numbers_are_those_of_the_files(page: Elements) -> None:
     assert "TRADES (baseline) 2 80.50 ± 0.71 [74.15, 86.85] 85.00 0 (itself) 50.50 ± 0.71 [44.15, 56.85] 55.00" in words
     assert "PUMA 2 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 [+9.00, +11.00] more than noise 50.50" in words
     assert "+0.00 [−1.00, +1.00] within noise" in words
-    assert "keeps 40 of 50 and prunes 10 (the easiest 0.2 of the pool, by margin)" in words
+    assert "keeps 40 of 50 and prunes 10 (the easiest 20 % of the pool by margin)" in words
     threshold = np.sort(margin_of(50))[40]
-    assert f"The threshold {threshold:.6g} is the smallest margin that is pruned." in words
+    assert f"Easy samples are pruned from a margin of {threshold:.6g}." in words
     assert "50 samples, 13 with a margin below 0" in words
-    assert "All 50 samples of PUMA are here." in words
+    assert "All 50 samples of PUMA, seed 0 (of 2) are here." in words
 
 
 def test_classes_are_counted(make_pool: MakePool, tmp_path: Path) -> None:
@@ -226,3 +226,69 @@ def test_published_numbers_stand_beside_the_same_attack(make_pool: MakePool, tmp
     assert words.count("paper, %") == 1  # the paper's accuracy; its C&W is not AutoAttack
     assert "hollow" not in words
     assert "Change from the baseline" in words
+
+
+def test_which_seed_is_shown_is_told(page: Elements) -> None:
+    shown = "PUMA, seed 0 (of 2)"
+    words = " ".join(" ".join(page.text).split())
+    for sentence in (
+        f"Shown is {shown}: 50 samples",
+        f"Margins of {shown}",
+        f"Strengths of {shown}",
+        f"kept, {shown}",
+        f"median margin, {shown}",
+        f"samples of {shown} are here",
+    ):
+        assert sentence in words, sentence
+
+
+def test_plans_of_several_seeds_are_told_of_one(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    described = json.loads(path.read_text())
+    described["rows"][1]["seeds"][1]["plan"] = str(write_plan(tmp_path / "second.parquet", pool, pruned=0.4))
+    path.write_text(json.dumps(described))
+    assert "seed 0 (of 2) keeps 40 of 50" in write_report([path], tmp_path / "r.html").read_text()
+
+
+def test_other_classes_have_a_table_of_their_own(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    paths = [write_experiment(tmp_path / name, tmp_path / "pool", title=name) for name in ("one", "two")]
+    text = write_report(paths, tmp_path / "r.html").read_text()
+    assert text.count("<caption>The rows by class</caption>") == 1
+    for metrics in paths[1].parent.glob("*/*/metrics.json"):
+        metrics.write_text(re.sub(r'"class(\d)', r'"kind\1', metrics.read_text()))
+    text = write_report(paths, tmp_path / "r.html").read_text()
+    tables = re.findall(r"<caption>The rows by class.*?</table>", text)
+    assert ["two: PUMA" in found for found in tables] == [False, True]
+    assert ["one: PUMA" in found for found in tables] == [True, False]
+    assert [">-<" in found for found in tables] == [False, False]
+
+
+def test_margins_without_a_plan_say_nothing_of_pruning(make_pool: MakePool, tmp_path: Path) -> None:
+    write_margins(tmp_path / "margins.parquet", make_pool("pool"))
+    found = Elements(write_report([tmp_path], tmp_path / "r.html").read_text())
+    words = " ".join(" ".join(found.text).split())
+    assert "samples (50)" in words
+    assert "kept (" not in words
+    assert "kept, margins" not in words
+    assert "median margin, margins" in words
+    groups = json.loads(found.scripts["script gallery-columns"])["groups"]
+    assert groups["highest"][1] == "The easiest samples."
+    assert not any("prun" in sentence for _, sentence, _ in groups.values())
+
+
+def test_a_plan_without_margins_shows_strengths_and_classes(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    write_plan(tmp_path / "plan.parquet", pool)
+    found = Elements(write_report([tmp_path], tmp_path / "r.html").read_text())
+    words = " ".join(" ".join(found.text).split())
+    assert "Strengths of plan" in words
+    assert "No margins were found, so this is from the plan alone." in words
+    pruned = np.argsort(margin_of(50))[40:]
+    for label in range(4):
+        mine = np.flatnonzero(pool.labels == label)
+        kept = len(mine) - len(np.intersect1d(mine, pruned))
+        assert f"class{label} {kept / len(mine):.1%} ({kept} of {len(mine)})" in words
+    assert "median margin" not in words
+    assert json.loads(found.scripts["script gallery-columns"]) is None

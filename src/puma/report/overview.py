@@ -49,9 +49,11 @@ def _seeds(result: RowResult) -> str:
 
 
 def _plan(result: RowResult) -> str:
-    plans = [seed.plan for seed in result.row.seeds if seed.plan]
+    plans = [(seed.seed, seed.plan) for seed in result.row.seeds if seed.plan]
     if plans:
-        return plan_in_words(open_plan(plans[0]))
+        seed, plan = plans[0]
+        which = f"seed {seed} (of {len(plans)}) " if len({path for _, path in plans}) > 1 else ""
+        return which + plan_in_words(open_plan(plan))
     if result.config is None:
         return "-"
     online = result.config.online.mode

@@ -48,6 +48,11 @@ class Study:
     place: str = ""
 
 
+def seed_name(row: Row, seed: Seed) -> str:
+    """Name one seed of a row, where it has several."""
+    return f"{row.name}, seed {seed.seed} (of {len(row.seeds)})" if len(row.seeds) > 1 else row.name
+
+
 def joined(studies: list[Study]) -> Study:
     """Put studies behind each other; each keeps its own baseline, and every row gets a name of its own."""
     if len(studies) == 1:
