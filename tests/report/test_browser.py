@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 from puma.report.page import write_report
-from report.results import margin_of, write_experiment
+from report.results import margin_of, write_experiment, write_margins
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[dev]'")
 
@@ -263,6 +265,19 @@ def test_a_click_opens_the_detail_and_a_strip_leads_to_its_group(reader: Reader,
     reader.find("#close").click()
     reader.find(".strip h3 button").click()
     assert Select(reader.find("#group")).first_selected_option.get_attribute("value") == "lowest"
+
+
+def test_without_a_plan_nothing_is_said_of_one(reader: Reader, site: Path) -> None:
+    folder = site.parent / "unplanned"
+    if not folder.exists():
+        folder.mkdir()
+        write_margins(folder / "margins.parquet", Pool.open(site.parent / "pool"))
+    reader.driver.get(write_report([folder], folder / "r.html").as_uri())
+    sorts = [choice.get_attribute("value") for choice in Select(reader.find("#sort")).options]
+    assert sorts == ["margin", "-margin", "label", "id"]
+    assert not reader.find("#kept-label").is_displayed()
+    label = reader.find("#tiles .tile").get_attribute("aria-label") or ""
+    assert re.fullmatch(r"Sample \d+, .*, predicted .*, margin −0.1000", label), label
 
 
 def test_light_and_dark(reader: Reader) -> None:

@@ -6,6 +6,7 @@ import pytest
 from puma.report.charts import Point, binned, curves, edges_of, margin_histogram, strength_histogram, trade_off
 from puma.report.comparison import Estimate
 from puma.report.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame
+from report.drawn import Chart
 
 
 def counted(chart: str, kind: str) -> int:
@@ -63,3 +64,33 @@ def test_long_curves_are_thinned_but_keep_their_end() -> None:
     assert 200 < len(places) <= 300
     assert places[-1].split()[0] == f"{WIDTH - RIGHT:.1f}"
     assert 'class="mark s1"' in curves("Loss", [(1, points[:1])], shares=False)  # a single point is a mark
+
+
+def test_bars_of_a_mark_are_its_own_intervals() -> None:
+    accuracy, robustness = Estimate(0.8, 0.7, 0.85, None, 1, 100), Estimate(0.4, 0.35, 0.6, None, 1, 100)
+    chart = Chart(trade_off([Point("a", 0, accuracy, robustness, None)], "robustness"), "Accuracy against")
+    flat, upright = chart.of("line", "interval")
+    assert (chart.x(flat.get("x1")), chart.x(flat.get("x2"))) == pytest.approx((70, 85), abs=0.1)
+    assert (chart.y(flat.get("y1")), chart.y(flat.get("y2"))) == pytest.approx((40, 40), abs=0.1)
+    assert (chart.y(upright.get("y1")), chart.y(upright.get("y2"))) == pytest.approx((35, 60), abs=0.1)
+    assert (chart.x(upright.get("x1")), chart.x(upright.get("x2"))) == pytest.approx((80, 80), abs=0.1)
+    (dot,) = chart.of("circle", "mark")
+    assert (chart.x(dot.get("cx")), chart.y(dot.get("cy"))) == pytest.approx((80, 40), abs=0.1)
+
+
+def test_marked_margins_stand_where_they_are() -> None:
+    margin = np.linspace(-0.1, 0.3, 50)
+    marks = {"0": 0.0, "eps": 0.1, "threshold": 0.2}
+    chart = Chart(margin_histogram("r", margin[:40], margin[40:], marks, "linf"), "Margins of r")
+    for index, value in enumerate(marks.values()):
+        (drawn,) = chart.of("line", f"marked m{index}")
+        assert (chart.x(drawn.get("x1")), chart.x(drawn.get("x2"))) == pytest.approx((value, value), abs=1e-3)
+    assert (chart.counted("bar kept"), chart.counted("bar pruned")) == (40, 10)
+    assert min(chart.x(bar.get("x")) for bar in chart.of("rect", "bar pruned")) > 0.2
+
+
+@pytest.mark.parametrize("end", [100_000, 1_250_000, 102_500])
+def test_ticks_are_not_cut_off(end: float) -> None:
+    """The style sheet's letters are at most 13 high, and a digit at most 0.6 as wide."""
+    for tick in Chart(curves("Loss", [(0, [(0.0, 1.0), (end, 0.5)])], shares=False), "Loss").of("text", "tick middle"):
+        assert float(tick.get("x", "")) + 0.6 * 13 * len(tick.text or "") / 2 <= WIDTH

@@ -14,6 +14,7 @@ from puma.errors import PumaError
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 from puma.report.page import write_report
+from report.drawn import Chart
 from report.results import margin_of, write_experiment, write_margins, write_plan
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'<!--"
@@ -292,3 +293,75 @@ def test_a_plan_without_margins_shows_strengths_and_classes(make_pool: MakePool,
         assert f"class{label} {kept / len(mine):.1%} ({kept} of {len(mine)})" in words
     assert "median margin" not in words
     assert json.loads(found.scripts["script gallery-columns"]) is None
+
+
+def test_charts_show_the_files(page: Elements, tmp_path: Path) -> None:
+    text = (tmp_path / "report.html").read_text()
+    threshold = np.sort(margin_of(50))[40]
+    margins = Chart(text, "Margins of PUMA, seed 0 (of 2)")
+    assert (margins.counted("bar kept"), margins.counted("bar pruned")) == (40, 10)
+    right = [margins.x(bar.get("x")) + margins.across[0] * float(bar.get("width", "")) for bar in
+             margins.of("rect", "bar kept")]  # fmt: skip
+    assert max(right) < threshold + 0.01
+    assert min(margins.x(bar.get("x")) for bar in margins.of("rect", "bar pruned")) > threshold - 0.01
+    places = [margins.x(margins.of("line", f"marked m{index}")[0].get("x1")) for index in range(3)]
+    assert places == pytest.approx([0, 0.1, threshold], abs=1e-3)
+    strengths = Chart(text, "Strengths of PUMA, seed 0 (of 2)")
+    assert strengths.counted("bar kept") == 40
+    full = int((margin_of(50)[margin_of(50) < threshold] > 0.095).sum())  # the last bin, up to eps
+    assert strengths.told("rect", "bar kept")[-1] == f"0.0950 to 0.1000: {full} kept"
+
+
+def test_changes_are_differences_ours_and_the_papers(page: Elements, tmp_path: Path) -> None:
+    """Ours: 90.5 against 80.5, and 50.5 twice; the paper's: 95 against 85, and 55 twice."""
+    chart = Chart((tmp_path / "report.html").read_text(), "Change from the baseline")
+    ours, paper = chart.told("polygon", "mark")
+    assert ours == "PUMA: accuracy +10 [+9, +11], robustness 0 [-1, +1]"
+    assert paper == "PUMA, paper: accuracy +10, robustness 0"
+    for mark in chart.of("polygon", "mark"):
+        corners = [corner.split(",") for corner in (mark.get("points") or "").split()]
+        middle = [str(np.mean([float(corner[axis]) for corner in corners])) for axis in (0, 1)]
+        assert (chart.x(middle[0]), chart.y(middle[1])) == pytest.approx((10, 0), abs=0.1)
+
+
+def test_text_that_is_no_text(make_pool: MakePool, tmp_path: Path, puma: Run) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool", title="half \udcff", notes=["note \ud800."])
+    out = tmp_path / "r.html"
+    assert puma("report", str(path), "--out", str(out))[0] == 0
+    assert "<h1>half \\udcff</h1>" in out.read_text()
+    assert "note \\ud800." in out.read_text()
+    assert puma("report", str(path), "--out", str(out), "--title", "bad \udc80")[0] == 0
+    assert "<h1>bad \\udc80</h1>" in out.read_text()
+
+
+def test_a_folder_whose_name_is_not_utf8(make_pool: MakePool, tmp_path: Path, puma: Run) -> None:
+    pool = make_pool("pool")
+    (tmp_path / "exp").mkdir()
+    write_margins(tmp_path / "exp" / "margins.parquet", pool)
+    write_plan(tmp_path / "exp" / "plan.parquet", pool)
+    try:
+        folder = (tmp_path / "exp").rename(tmp_path / "exp\udcff")
+    except (OSError, UnicodeError):
+        pytest.skip("needs a file system whose names are bytes")
+    code, said, err = puma("report", str(folder), "--out", str(folder / "r.html"))
+    assert (code, "damaged" in err) == (0, False), err
+    assert "exp\\udcff" in said
+    assert "<h1>exp\\udcff</h1>" in (folder / "r.html").read_text()
+
+
+def test_what_is_no_regular_file_is_not_read(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    described = json.loads(path.read_text())
+    described["rows"][0]["seeds"][0]["evaluation"] = "/dev/zero"
+    path.write_text(json.dumps(described))
+    with pytest.raises(PumaError, match=r"/dev/zero is missing or damaged .not a regular file"):
+        write_report([path], tmp_path / "r.html")
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)  # a file of holes
+    described["rows"][0]["seeds"][0]["evaluation"] = str(large)
+    path.write_text(json.dumps(described))
+    with pytest.raises(PumaError, match=r"large.json is missing or damaged .larger than 67,108,864 bytes"):
+        write_report([path], tmp_path / "r.html")

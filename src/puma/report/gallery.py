@@ -14,6 +14,7 @@ from puma.margins.status import Status
 from puma.pools import Pool
 from puma.progress import progress_bar
 from puma.report.choice import Choice
+from puma.report.markup import printable
 from puma.report.planned import rule_of
 from puma.report.samples import Samples
 
@@ -100,7 +101,7 @@ def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
     labels = samples.labels
     origin = None if samples.pool is None else samples.pool.origin[samples.position]
     return {
-        "classes": list(samples.class_names),
+        "classes": [printable(name) for name in samples.class_names],
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
         "groups": {name: [*group_words(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,

@@ -2,9 +2,11 @@
 
 import html
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 Value = str | float | bool | None
+_HARMLESS = "\n\t\u200c\u200d"
 
 
 class Markup(str):
@@ -18,7 +20,8 @@ def tag(name: str, *children: str, **attributes: Value) -> Markup:
     leave the attribute out.
     """
     written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(_text(value))}"')
+        f" {key.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{html.escape(printable(_text(value)))}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -27,7 +30,19 @@ def tag(name: str, *children: str, **attributes: Value) -> Markup:
 
 def markup(*children: str) -> Markup:
     """Put children behind each other, escaped where they are not Markup."""
-    return Markup("".join(child if isinstance(child, Markup) else html.escape(child) for child in children))
+    return Markup("".join(child if isinstance(child, Markup) else html.escape(printable(child)) for child in children))
+
+
+def printable(text: object) -> str:
+    """Return text without control and format characters, such as those that turn the direction of what follows.
+
+    Joiners within words stay; what is no character at all (half of a pair) is written out.
+    """
+    words = str(text)
+    if words.isprintable():
+        return words
+    kept = (sign for sign in words if sign in _HARMLESS or unicodedata.category(sign) not in ("Cc", "Cf"))
+    return "".join(kept).encode(errors="backslashreplace").decode()
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers_from: int = 1) -> Markup:

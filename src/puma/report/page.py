@@ -53,7 +53,7 @@ def write_report(
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
