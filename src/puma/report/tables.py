@@ -81,7 +81,8 @@ def _against(value: Difference | None, *, baseline: bool) -> str:
     if value is None:
         return "0 (itself)" if baseline else "-"
     verdict = "within noise" if value.within_noise else "more than noise"
-    return markup(f"{_signed(value.mean)} ", tag("small", f"[{_signed(value.low)}, {_signed(value.high)}] {verdict}"))
+    interval = f"[{_signed(value.low)}, {_signed(value.high)}] "
+    return markup(f"{_signed(value.mean)} ", tag("small", interval), tag("small", verdict, class_="verdict"))
 
 
 def _signed(share: float) -> str:
