@@ -18,7 +18,8 @@ class Chart:
 
     def _scale(self, kind: str, axis: str) -> tuple[float, float]:
         """Value = slope * place + offset, out of the ticks' words."""
-        ticks = [tick for tick in self.root.iter("text") if tick.get("class") == kind]
+        found = [tick for tick in self.root.iter("text") if tick.get("class") == kind]
+        ticks = [tick for tick in found if tick.text not in ("≤", "≥")]
         values = [_value(tick.text or "") for tick in ticks]
         places = [float(tick.get(axis, "")) - (4 if axis == "y" else 0) for tick in ticks]
         slope, offset = np.polyfit(places, values, 1)

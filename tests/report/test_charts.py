@@ -94,3 +94,13 @@ def test_ticks_are_not_cut_off(end: float) -> None:
     """The style sheet's letters are at most 13 high, and a digit at most 0.6 as wide."""
     for tick in Chart(curves("Loss", [(0, [(0.0, 1.0), (end, 0.5)])], shares=False), "Loss").of("text", "tick middle"):
         assert float(tick.get("x", "")) + 0.6 * 13 * len(tick.text or "") / 2 <= WIDTH
+
+
+def test_bars_that_hold_what_lies_beyond_are_marked() -> None:
+    margin = np.concatenate([np.linspace(0, 1, 1_000), np.full(4, 50.0)])
+    chart = Chart(margin_histogram("r", margin, np.zeros(0), {"0": 0.0}, "linf"), "Margins of r")
+    signs = {tick.text: tick for tick in chart.of("text", "tick middle") if tick.text in ("≤", "≥")}
+    assert chart.x(signs["≥"].get("x")) == pytest.approx(chart.x(chart.of("rect", "bar")[-1].get("x")), abs=0.03)
+    even = np.linspace(0, 1, 1_000).repeat(2)
+    even[:20], even[-20:] = even[20], even[-21]  # the middle 99 % is all there is
+    assert "≥" not in margin_histogram("r", even, np.zeros(0), {"0": 0.0}, "linf")

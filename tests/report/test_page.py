@@ -211,6 +211,7 @@ def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
     (folder / "experiment.json").write_text(json.dumps(described))
     found = Elements(write_report([folder], tmp_path / "r.html").read_text())
     assert "50 real and 50 generated, 6 x 5 px, 4 classes" in found.text
+    assert "training images" in found.text
     shown = json.loads(found.scripts["script gallery-columns"])
     assert [shown["generated"][shown["id"].index(sample)] for sample in (0, 49, 50, 99)] == [0, 0, 1, 1]
 
@@ -365,3 +366,25 @@ def test_what_is_no_regular_file_is_not_read(make_pool: MakePool, tmp_path: Path
     path.write_text(json.dumps(described))
     with pytest.raises(PumaError, match=r"large.json is missing or damaged .larger than 67,108,864 bytes"):
         write_report([path], tmp_path / "r.html")
+
+
+def test_each_experiment_has_a_heading(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    names = ("one", "two", "three")
+    paths = [write_experiment(tmp_path / name, tmp_path / "pool", title=name, preset=name) for name in names]
+    text = write_report(paths, tmp_path / "r.html").read_text()
+    assert "<h1>one and 2 more</h1>" in text
+    for name in names:
+        assert f"<h3>{name}</h3><dl><div><dt>preset</dt><dd>{name}</dd></div></dl>" in text
+        assert text.count(f'<th scope="rowgroup" colspan="3" class="heading">{name}</th>') == 1
+    assert text.count("<dt>commit</dt>") == 1  # what all share is told once
+    assert text.count('<th scope="row">PUMA</th>') == 6
+    assert text.count("50 real, 6 x 5 px, 4 classes") == 1  # the images too
+
+
+def test_images_that_differ_are_told_of_each_row(make_pool: MakePool, tmp_path: Path) -> None:
+    write_margins(tmp_path / "margins-a.parquet", make_pool("a"))
+    write_margins(tmp_path / "margins-b.parquet", make_pool("b", count=40, seed=2), margin_of(40))
+    text = write_report([tmp_path], tmp_path / "r.html").read_text()
+    assert '<td class="words">40 real, 6 x 5 px, 4 classes</td>' in text
+    assert '<td class="words">50 real, 6 x 5 px, 4 classes</td>' in text

@@ -24,6 +24,7 @@ from puma.report.frame import (
     mark,
     path,
     short,
+    text,
     widened,
 )
 from puma.report.markup import Markup, tag
@@ -142,6 +143,7 @@ def margin_histogram(
     word = "kept" if planned else "samples"
     parts += _bars(frame, edges, np.zeros_like(first), first, "bar kept", word)
     parts += _bars(frame, edges, first, second, "bar pruned", "pruned")
+    parts += _beyond(frame, edges, np.concatenate([kept, pruned]), first + second)
     keys = []
     for index, (words, value) in enumerate(marks.items()):
         if np.isfinite(value):
@@ -193,6 +195,16 @@ def _bars(frame: Frame, edges: Numbers, below: Counts, counts: Counts, kind: str
             box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
             parts.append(tag("rect", tag("title", words), class_=kind, **box))
     return parts
+
+
+def _beyond(frame: Frame, edges: Numbers, values: Numbers, counts: Counts) -> list[Markup]:
+    """Mark the outer bars that also hold what lies beyond them."""
+    ends = [("≤", 0, bool((values < edges[0]).any())), ("≥", len(counts) - 1, bool((values > edges[-1]).any()))]
+    return [
+        text(frame.across(float(edges[place : place + 2].mean())), frame.up(float(counts[place])) - 4, sign,
+             "tick middle")
+        for sign, place, beyond in ends if beyond
+    ]  # fmt: skip
 
 
 def _box(kind: str) -> Markup:

@@ -132,7 +132,7 @@ def _margin_words(study: Study, samples: Samples, known: NDArray[np.bool_]) -> l
         words.append(f"; {beyond:,} kept samples have a {'higher' if easy else 'lower'} one. " if beyond else ". ")
     if not known.all():
         words.append(f"The search found no boundary for {int((~known).sum()):,} samples; they are not drawn. ")
-    words.append("The middle 99 % set the bins; the outer bins also hold what lies beyond.")
+    words.append("The middle 99 % set the bins; those marked ≤ and ≥ also hold what lies beyond.")
     return words
 
 

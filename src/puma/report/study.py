@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+Facts = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -21,7 +23,8 @@ class Seed:
 class Row:
     """One setting, trained with one or more seeds; ``paper`` holds accuracies that were published for it.
 
-    A row is compared with a baseline of its own ``study`` (its place among those on the page) and ``group``.
+    A row is compared with a baseline of its own ``study`` (its place among those on the page) and ``group``. On a page
+    of several studies the name begins with its study's ``heading``.
     """
 
     name: str
@@ -32,20 +35,28 @@ class Row:
     norm: str | None = None
     study: int = 0
     group: str = ""
+    heading: str = ""
+
+    @property
+    def short(self) -> str:
+        """The name as it stands below the heading."""
+        return self.name.removeprefix(f"{self.heading}: ") if self.heading else self.name
 
 
 @dataclass(frozen=True)
 class Study:
     """Rows, and what a reader should know about them: ``facts`` are names and values, ``notes`` sentences.
 
-    ``place`` is the name of the folder it was read from.
+    ``place`` is the name of the folder it was read from. ``own`` are the facts that studies put together do not share,
+    by heading.
     """
 
     title: str
     rows: tuple[Row, ...]
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Facts = ()
     notes: tuple[str, ...] = ()
     place: str = ""
+    own: tuple[tuple[str, Facts], ...] = ()
 
 
 def seed_name(row: Row, seed: Seed) -> str:
@@ -60,13 +71,16 @@ def joined(studies: list[Study]) -> Study:
     titles = _titles(studies)
     titled = list(zip(titles, studies, strict=True))
     rows = [
-        replace(row, name=f"{title}: {row.name}", study=index)
+        replace(row, name=f"{title}: {row.name}", study=index, heading=title)
         for index, (title, study) in enumerate(titled)
         for row in study.rows
     ]
-    facts = [(f"{title}: {name}", value) for title, study in titled for name, value in study.facts]
+    described = [study.facts for study in studies if study.facts]
+    shared = tuple(fact for fact in described[0] if all(fact in facts for facts in described)) if described else ()
+    own = [(title, tuple(fact for fact in study.facts if fact not in shared)) for title, study in titled]
     notes = [note for study in studies for note in study.notes]
-    return Study(" and ".join(titles), _named(rows), tuple(facts), tuple(notes))
+    title = " and ".join(titles) if len(titles) < 3 else f"{titles[0]} and {len(titles) - 1} more"
+    return Study(title, _named(rows), shared, tuple(notes), own=tuple((name, facts) for name, facts in own if facts))
 
 
 def _titles(studies: list[Study]) -> list[str]:

@@ -21,12 +21,12 @@ def comparison(results: list[RowResult]) -> Markup:
         headers.append(f"{ATTACK_NAMES.get(attack, attack)}, %")
         headers += ["paper, %"] if _told(results, attack) else []
         headers += ["to baseline, points"] if against else []
-    rows = []
+    rows, headings = [], []
     for result in results:
         estimates = result.estimates()
         if not estimates and not result.row.paper:
             continue
-        name = f"{result.row.name} (baseline)" if result.row.baseline else result.row.name
+        name = f"{result.row.short} (baseline)" if result.row.baseline else result.row.short
         cells: list[str] = [name, str(len(result.evaluations) or "-")]
         for attack in attacks:
             cells.append(_estimated(estimates.get(attack)))
@@ -35,7 +35,9 @@ def comparison(results: list[RowResult]) -> Markup:
             if against:
                 cells.append(_against(against.get(result.row.name, {}).get(attack), baseline=result.row.baseline))
         rows.append(cells)
-    return markup(table(headers, rows, caption="Accuracy and robustness of the rows"), tag("p", how_sure(results)))
+        headings.append(result.row.heading)
+    shown = table(headers, rows, caption="Accuracy and robustness of the rows", headings=headings)
+    return markup(shown, tag("p", how_sure(results)))
 
 
 def how_sure(results: list[RowResult]) -> str:
