@@ -250,7 +250,7 @@ def test_plans_of_several_seeds_are_told_of_one(make_pool: MakePool, tmp_path: P
     described = json.loads(path.read_text())
     described["rows"][1]["seeds"][1]["plan"] = str(write_plan(tmp_path / "second.parquet", pool, pruned=0.4))
     path.write_text(json.dumps(described))
-    assert "seed 0 (of 2) keeps 40 of 50" in write_report([path], tmp_path / "r.html").read_text()
+    assert "seed 0 (of 2): keeps 40 of 50" in write_report([path], tmp_path / "r.html").read_text()
 
 
 def test_other_classes_have_a_table_of_their_own(make_pool: MakePool, tmp_path: Path) -> None:

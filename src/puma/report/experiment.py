@@ -32,7 +32,9 @@ def read_experiment(path: Path) -> Study:
         rows = tuple(replace(_row(row, path.parent, pools, missing), eps=eps, norm=norm) for row in described["rows"])
         notes = [str(note) for note in described.get("notes") or ()]
         facts = [(name, _words(described[name])) for name in _FACTS if described.get(name) not in (None, [])]
-        facts += [(str(name), _words(value)) for name, value in dict(described.get("provenance") or {}).items()]
+        facts += [
+            (str(name), _words(value)) for name, value in dict(described.get("provenance") or {}).items() if value != ""
+        ]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PumaError(f"{path} is damaged ({type(error).__name__}: {error}); write it again.") from error
     if not any(seed.run or seed.plan or seed.margins or seed.evaluation for row in rows for seed in row.seeds):

@@ -57,7 +57,7 @@ def _plan(result: RowResult) -> str:
     plans = [(seed.seed, seed.plan) for seed in result.row.seeds if seed.plan]
     if plans:
         seed, plan = plans[0]
-        which = f"seed {seed} (of {len(plans)}) " if len({path for _, path in plans}) > 1 else ""
+        which = f"seed {seed} (of {len(plans)}): " if len({path for _, path in plans}) > 1 else ""
         return which + plan_in_words(open_plan(plan))
     if result.config is None:
         return "-"
