@@ -1,7 +1,7 @@
 """Result files without any training: what ``puma`` would have written, with numbers that a test can know."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,14 @@ def write_margins(path: Path, pool: Pool, margin: NDArray[np.float32] | None = N
     return path
 
 
-def write_plan(path: Path, pool: Pool, margin: NDArray[np.float32] | None = None, *, pruned: float = 0.2) -> Path:
+def write_plan(
+    path: Path,
+    pool: Pool,
+    margin: NDArray[np.float32] | None = None,
+    *,
+    pruned: float = 0.2,
+    said: Mapping[str, str] | None = None,
+) -> Path:
     """Prune the highest margins; rows in another order than the pool's, as a plan may have them."""
     values = torch.from_numpy(margin_of(len(pool)) if margin is None else margin)
     keep = torch.ones(len(pool), dtype=torch.bool)
@@ -51,11 +58,15 @@ def write_plan(path: Path, pool: Pool, margin: NDArray[np.float32] | None = None
     strength = adaptive_strength(values, EPS).float()
     order = torch.from_numpy(np.random.default_rng(1).permutation(len(pool)))
     sample_id = torch.from_numpy(pool.sample_id.copy())
-    return Plan(sample_id[order], keep[order], strength[order], pool.fingerprint, made_from).save(path)
+    return Plan(sample_id[order], keep[order], strength[order], pool.fingerprint, {**made_from, **(said or {})}).save(
+        path
+    )
 
 
-def write_run(folder: Path, pools: Sequence[Path], *, plan: Path | None = None, seed: int = 0) -> Path:
-    config = replace(TrainConfig(), model="small-8px", seed=seed, attack=AttackConfig(eps=EPS))
+def write_run(
+    folder: Path, pools: Sequence[Path], *, plan: Path | None = None, seed: int = 0, eps: float = EPS
+) -> Path:
+    config = replace(TrainConfig(), model="small-8px", seed=seed, attack=AttackConfig(eps=eps))
     pool = Pool.open(pools[0])
     names = tuple(str(path) for path in pools)
     inputs = Inputs(names, str(plan) if plan else None, pool.fingerprint, None, pool.num_classes, 3)
@@ -66,7 +77,9 @@ def write_run(folder: Path, pools: Sequence[Path], *, plan: Path | None = None, 
     return folder
 
 
-def write_evaluation(folder: Path, clean: int, cw: int, total: int = 100, classes: Sequence[str] = ()) -> Path:
+def write_evaluation(
+    folder: Path, clean: int, cw: int, total: int = 100, classes: Sequence[str] = (), **changes: Any
+) -> Path:
     def counted(right: int) -> dict[str, Any]:
         share = {name: plain(right // len(classes), total // len(classes)) for name in classes}
         return {**plain(right, total), "classes": share}
@@ -74,7 +87,7 @@ def write_evaluation(folder: Path, clean: int, cw: int, total: int = 100, classe
     folder.mkdir(parents=True)
     results = {"clean": counted(clean), "cw": counted(cw)}
     described = {"eps": EPS, "norm": "linf", "samples": total, "results": results, "warnings": [], "torch": "2.0"}
-    (folder / "metrics.json").write_text(json.dumps(described))
+    (folder / "metrics.json").write_text(json.dumps({**described, **changes}))
     return folder
 
 

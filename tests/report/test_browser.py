@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 from puma.report.page import write_report
-from report.results import margin_of, write_experiment
+from report.results import margin_of, write_experiment, write_margins
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[dev]'")
 
@@ -196,10 +198,47 @@ def test_the_detail_by_keyboard(reader: Reader, site: Path) -> None:
     for _ in range(5):
         reader.press(Keys.ARROW_LEFT)
     assert reader.find("#place").text == "1 of 200"
-    assert not reader.find("#previous").is_enabled()
+    assert reader.find("#previous").get_attribute("aria-disabled") == "true"
     reader.press(Keys.ESCAPE)
     reader.wait(lambda: not dialog.is_displayed())
     assert reader.run("return document.activeElement.dataset.place") == "2"
+
+
+def test_the_ends_of_the_detail_are_no_dead_end(reader: Reader, site: Path) -> None:
+    reader.run("document.querySelectorAll('#tiles .tile')[1].focus()")
+    reader.press(Keys.ENTER)
+    reader.run("document.getElementById('previous').focus()")
+    reader.press(Keys.ENTER)
+    assert reader.find("#place").text == "1 of 200"
+    assert reader.run("return document.activeElement.id") == "previous"
+    reader.press(Keys.ENTER)
+    reader.press(Keys.ARROW_RIGHT)
+    assert reader.find("#place").text == "2 of 200"
+    assert reader.find("#previous").get_attribute("aria-disabled") == "false"
+
+
+def test_a_pruned_sample_has_no_strength(reader: Reader, site: Path) -> None:
+    reader.choose("#kept", "0")
+    reader.expect([place for place, kept in enumerate(shown(site)["kept"]) if not kept])
+    reader.find("#tiles .tile").click()
+    names, values = ([element.text for element in reader.all(f"#numbers {kind}")] for kind in ("dt", "dd"))
+    numbers = dict(zip(names, values, strict=True))
+    assert (numbers["plan"], numbers["strength"]) == ("✕ pruned", "– (pruned)")
+
+
+def test_the_first_click_after_typing_counts(reader: Reader, site: Path) -> None:
+    reader.type("#from", "0.1")
+    reader.find("#tiles .tile").click()
+    assert reader.find("#detail").is_displayed()
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e", "-"])
+def test_what_is_no_number_is_told(reader: Reader, text: str) -> None:
+    reader.type("#to", text)
+    reader.wait(lambda: "Margin to is not a number and is not applied." in reader.find("#count").text)
+    assert len(reader.places()) == 60
+    reader.find("#filters button").click()
+    reader.wait(lambda: reader.find("#count").text == "200 samples match, 60 shown.")
 
 
 def test_tiles_show_their_own_sample(reader: Reader, site: Path) -> None:
@@ -226,6 +265,19 @@ def test_a_click_opens_the_detail_and_a_strip_leads_to_its_group(reader: Reader,
     reader.find("#close").click()
     reader.find(".strip h3 button").click()
     assert Select(reader.find("#group")).first_selected_option.get_attribute("value") == "lowest"
+
+
+def test_without_a_plan_nothing_is_said_of_one(reader: Reader, site: Path) -> None:
+    folder = site.parent / "unplanned"
+    if not folder.exists():
+        folder.mkdir()
+        write_margins(folder / "margins.parquet", Pool.open(site.parent / "pool"))
+    reader.driver.get(write_report([folder], folder / "r.html").as_uri())
+    sorts = [choice.get_attribute("value") for choice in Select(reader.find("#sort")).options]
+    assert sorts == ["margin", "-margin", "label", "id"]
+    assert not reader.find("#kept-label").is_displayed()
+    label = reader.find("#tiles .tile").get_attribute("aria-label") or ""
+    assert re.fullmatch(r"Sample \d+, .*, predicted .*, margin −0.1000", label), label
 
 
 def test_light_and_dark(reader: Reader) -> None:

@@ -6,6 +6,7 @@ import pytest
 from puma.report.charts import Point, binned, curves, edges_of, margin_histogram, strength_histogram, trade_off
 from puma.report.comparison import Estimate
 from puma.report.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame
+from report.drawn import Chart
 
 
 def counted(chart: str, kind: str) -> int:
@@ -27,18 +28,18 @@ def test_every_sample_is_in_a_bar() -> None:
     edges = edges_of(margin)
     assert binned(margin, edges).sum() == 5_000
     kept, pruned = margin[margin < 1], margin[margin >= 1]
-    chart = margin_histogram(kept, pruned, {"0": 0.0, "eps": 0.1, "threshold": 1.0}, "linf")
+    chart = margin_histogram("r", kept, pruned, {"0": 0.0, "eps": 0.1, "threshold": 1.0}, "linf")
     assert (counted(chart, "kept"), counted(chart, "pruned")) == (len(kept), len(pruned))
     assert [chart.count(f'class="marked m{index}"') for index in range(3)] == [2, 2, 2]  # in the chart and its legend
-    assert counted(strength_histogram(kept.clip(-0.1, 0.1), 0.1), "kept") == len(kept)
+    assert counted(strength_histogram("r", kept.clip(-0.1, 0.1), 0.1, "linf"), "kept") == len(kept)
 
 
 def test_one_margin_for_all() -> None:
     same = np.full(7, 0.25)
-    chart = margin_histogram(same, np.zeros(0), {"0": 0.0}, "l2")
+    chart = margin_histogram("r", same, np.zeros(0), {"0": 0.0}, "l2")
     assert counted(chart, "kept") == 7
     assert "pruned" not in chart
-    assert counted(strength_histogram(same, None), "kept") == 7
+    assert counted(strength_histogram("r", same, None, ""), "kept") == 7
 
 
 def test_the_papers_marks_are_hollow() -> None:
@@ -63,3 +64,43 @@ def test_long_curves_are_thinned_but_keep_their_end() -> None:
     assert 200 < len(places) <= 300
     assert places[-1].split()[0] == f"{WIDTH - RIGHT:.1f}"
     assert 'class="mark s1"' in curves("Loss", [(1, points[:1])], shares=False)  # a single point is a mark
+
+
+def test_bars_of_a_mark_are_its_own_intervals() -> None:
+    accuracy, robustness = Estimate(0.8, 0.7, 0.85, None, 1, 100), Estimate(0.4, 0.35, 0.6, None, 1, 100)
+    chart = Chart(trade_off([Point("a", 0, accuracy, robustness, None)], "robustness"), "Accuracy against")
+    flat, upright = chart.of("line", "interval")
+    assert (chart.x(flat.get("x1")), chart.x(flat.get("x2"))) == pytest.approx((70, 85), abs=0.1)
+    assert (chart.y(flat.get("y1")), chart.y(flat.get("y2"))) == pytest.approx((40, 40), abs=0.1)
+    assert (chart.y(upright.get("y1")), chart.y(upright.get("y2"))) == pytest.approx((35, 60), abs=0.1)
+    assert (chart.x(upright.get("x1")), chart.x(upright.get("x2"))) == pytest.approx((80, 80), abs=0.1)
+    (dot,) = chart.of("circle", "mark")
+    assert (chart.x(dot.get("cx")), chart.y(dot.get("cy"))) == pytest.approx((80, 40), abs=0.1)
+
+
+def test_marked_margins_stand_where_they_are() -> None:
+    margin = np.linspace(-0.1, 0.3, 50)
+    marks = {"0": 0.0, "eps": 0.1, "threshold": 0.2}
+    chart = Chart(margin_histogram("r", margin[:40], margin[40:], marks, "linf"), "Margins of r")
+    for index, value in enumerate(marks.values()):
+        (drawn,) = chart.of("line", f"marked m{index}")
+        assert (chart.x(drawn.get("x1")), chart.x(drawn.get("x2"))) == pytest.approx((value, value), abs=1e-3)
+    assert (chart.counted("bar kept"), chart.counted("bar pruned")) == (40, 10)
+    assert min(chart.x(bar.get("x")) for bar in chart.of("rect", "bar pruned")) > 0.2
+
+
+@pytest.mark.parametrize("end", [100_000, 1_250_000, 102_500])
+def test_ticks_are_not_cut_off(end: float) -> None:
+    """The style sheet's letters are at most 13 high, and a digit at most 0.6 as wide."""
+    for tick in Chart(curves("Loss", [(0, [(0.0, 1.0), (end, 0.5)])], shares=False), "Loss").of("text", "tick middle"):
+        assert float(tick.get("x", "")) + 0.6 * 13 * len(tick.text or "") / 2 <= WIDTH
+
+
+def test_bars_that_hold_what_lies_beyond_are_marked() -> None:
+    margin = np.concatenate([np.linspace(0, 1, 1_000), np.full(4, 50.0)])
+    chart = Chart(margin_histogram("r", margin, np.zeros(0), {"0": 0.0}, "linf"), "Margins of r")
+    signs = {tick.text: tick for tick in chart.of("text", "tick middle") if tick.text in ("≤", "≥")}
+    assert chart.x(signs["≥"].get("x")) == pytest.approx(chart.x(chart.of("rect", "bar")[-1].get("x")), abs=0.03)
+    even = np.linspace(0, 1, 1_000).repeat(2)
+    even[:20], even[-20:] = even[20], even[-21]  # the middle 99 % is all there is
+    assert "≥" not in margin_histogram("r", even, np.zeros(0), {"0": 0.0}, "linf")

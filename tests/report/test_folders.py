@@ -7,6 +7,7 @@ import pytest
 from conftest import MakePool, Run
 from puma.errors import PumaError
 from puma.report.folders import read_study
+from puma.report.results import differences, read_results
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run
 
 
@@ -87,7 +88,7 @@ def test_an_experiment_is_read_as_it_is_written(make_pool: MakePool, tmp_path: P
     assert (study.title, study.notes) == ("A test", ("A note.",))
     assert ("commit", "0123abc") in study.facts
     first, second = study.rows
-    assert (first.name, first.baseline, first.paper) == ("TRADES", True, {"clean": 0.8500000000000001, "robust": 0.55})
+    assert (first.name, first.baseline, first.paper) == ("TRADES", True, {"clean": 0.8500000000000001, "cw": 0.55})
     assert second.seeds[1].run == path.parent / "PUMA-1"
     assert second.seeds[1].pools == (tmp_path / "pool",)
     (path.parent / "PUMA-1" / "evaluation-test" / "metrics.json").unlink()
@@ -102,7 +103,134 @@ def test_two_studies_keep_their_baselines(make_pool: MakePool, tmp_path: Path) -
     paths = [write_experiment(tmp_path / name, tmp_path / "pool", title=name) for name in ("one", "two")]
     rows = read_study(paths).rows
     assert [row.name for row in rows] == ["one: TRADES", "one: PUMA", "two: TRADES", "two: PUMA"]
-    assert [row.study for row in rows] == ["one", "one", "two", "two"]
+    assert [row.study for row in rows] == [0, 0, 1, 1]
+
+
+def test_studies_of_one_title_are_told_apart(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    for name, preset in (("one", "smoke"), ("two", "small"), ("three", "small")):
+        path = write_experiment(tmp_path / name, tmp_path / "pool", preset=preset)
+        for run, right in (("TRADES-0", 10), ("TRADES-1", 11)):
+            if name != "one":
+                shutil.rmtree(path.parent / run / "evaluation-test")
+                write_evaluation(path.parent / run / "evaluation-test", right, 5)
+    study = read_study([tmp_path / name for name in ("one", "two", "three")])
+    assert [row.name for row in study.rows if row.baseline] == [
+        "A test (smoke): TRADES",
+        "A test (two): TRADES",
+        "A test (three): TRADES",
+    ]
+    found = differences(read_results(study))
+    assert {name: values["clean"].mean for name, values in found.items()} == pytest.approx(
+        {"A test (smoke): PUMA": 0.1, "A test (two): PUMA": 0.8, "A test (three): PUMA": 0.8}
+    )
+
+
+def test_each_pool_and_radius_has_a_baseline_of_its_own(make_pool: MakePool, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("a", "b"):
+        write_plan(work / f"plan-{name}.parquet", make_pool(name, seed=ord(name)))
+    for name, pool, eps, clean in (
+        ("trades-a", "a", 0.1, 80),
+        ("trades-b", "b", 0.1, 60),
+        ("trades-a-weak", "a", 0.05, 70),
+        ("puma-a", "a", 0.1, 90),
+        ("puma-b", "b", 0.1, 90),
+        ("puma-b-weak", "b", 0.05, 90),
+    ):
+        plan = work / f"plan-{pool}.parquet" if name.startswith("puma") else None
+        run = write_run(work / name, [tmp_path / pool], plan=plan, eps=eps)
+        write_evaluation(run / "evaluation-test", clean, 50, eps=eps)
+    results = read_results(read_study([work]))
+    assert {result.row.name for result in results if result.row.baseline} == {"trades-a", "trades-b", "trades-a-weak"}
+    means = {name: values["clean"].mean for name, values in differences(results).items()}
+    assert means == pytest.approx({"puma-a": 0.1, "puma-b": 0.3})
+
+
+@pytest.mark.parametrize("changes", [{"eps": 0.2}, {"norm": "l2"}, {"pool_fingerprint": "other"}])
+def test_rows_that_were_tested_otherwise_are_not_compared(
+    make_pool: MakePool, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    assert differences(read_results(read_study([path]))).keys() == {"PUMA"}
+    for seed in (0, 1):
+        metrics = path.parent / f"PUMA-{seed}" / "evaluation-test" / "metrics.json"
+        metrics.write_text(json.dumps({**json.loads(metrics.read_text()), **changes}))
+    assert differences(read_results(read_study([path]))) == {}
+
+
+def test_what_an_experiment_names_is_not_listed_again(make_pool: MakePool, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    pool = make_pool("work/pools/real")
+    path = write_experiment(work / "experiments" / "exp", work / "pools" / "real")
+    described = json.loads(path.read_text())
+    for name in ("runs", "plans", "margins"):
+        (work / name).mkdir()
+    for name in ("TRADES-0", "TRADES-1", "PUMA-0", "PUMA-1"):
+        (path.parent / name).rename(work / "runs" / name)
+    write_plan(work / "plans" / "plan-0.parquet", pool)
+    write_margins(work / "margins" / "margins-0.parquet", pool)
+    for row in described["rows"]:
+        for seed in row["seeds"]:
+            seed["run"], seed["evaluation"] = f"../../runs/{seed['run']}", f"../../runs/{seed['evaluation']}"
+            if seed["plan"]:
+                seed["plan"], seed["margins"] = "../../plans/plan-0.parquet", "../../margins/margins-0.parquet"
+    path.write_text(json.dumps(described))
+    assert read_study([work]) == read_study([path])
+    assert read_study([work, path.parent, work / "." / "experiments"]) == read_study([path])
+    write_run(work / "runs" / "another", [work / "pools" / "real"])
+    names = [row.name for row in read_study([work]).rows]
+    assert names == ["A test: TRADES", "A test: PUMA", "work: another"]
+
+
+def test_seeds_with_plans_of_their_own_are_one_row(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    work = tmp_path / "work"
+    for seed in (0, 1, 2):
+        plan = write_plan(work / "plans" / f"{seed}.parquet", pool, said={"pruning.seed": str(seed)})
+        write_run(work / "runs" / f"puma-easy20-seed{seed}-{seed:010x}", [tmp_path / "pool"], plan=plan, seed=seed)
+    plan = write_plan(work / "plans" / "less.parquet", pool, pruned=0.1)
+    write_run(work / "runs" / "puma-easy10-seed0-00000000aa", [tmp_path / "pool"], plan=plan)
+    rows = read_study([work]).rows
+    assert [(row.name, [seed.seed for seed in row.seeds]) for row in rows] == [
+        ("puma-easy10-seed0-00000000aa", [0]),
+        ("puma-easy20", [0, 1, 2]),
+    ]
+    plan = write_plan(work / "plans" / "other-margins.parquet", pool)
+    write_run(work / "runs" / "puma-easy20-seed0-00000000bb", [tmp_path / "pool"], plan=plan)
+    study = read_study([work])  # which of the two the other seeds go with is not known
+    assert [len(row.seeds) for row in study.rows] == [1] * 5
+    assert any(note.startswith("Which of these runs are seeds of one setting is not known") for note in study.notes)
+
+
+def test_an_arbitrary_choice_of_margins_is_told(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    write_margins(tmp_path / "margins-a.parquet", pool)
+    write_plan(tmp_path / "plan-a.parquet", pool)
+    write_margins(tmp_path / "margins-b.parquet", pool)
+    assert read_study([tmp_path]).notes == ()
+    (tmp_path / "plan-a.parquet").rename(tmp_path / "plan.parquet")
+    (note,) = read_study([tmp_path]).notes
+    assert note == (
+        "Which margins plan.parquet was made from is not known: margins-a.parquet, margins-b.parquet fit its pool, "
+        "margins-a.parquet is shown."
+    )
+
+
+def test_a_run_of_a_work_folder_finds_its_evaluation(make_pool: MakePool, tmp_path: Path) -> None:
+    pool, work = make_pool("pool"), tmp_path / "work"
+    plan = write_plan(work / "plans" / "0123456789.parquet", pool)
+    for name in ("pruned-seed0-0123456789", "pruned-seed0-0123456789-more"):
+        write_run(work / "runs" / name, [tmp_path / "pool"], plan=plan)
+    write_evaluation(work / "evaluations" / "pruned-seed0-0123456789-more-00000000aa", 1, 1)
+    tested = write_evaluation(work / "evaluations" / "pruned-seed0-0123456789-00000000aa", 80, 50)
+    study = read_study([work / "runs" / "pruned-seed0-0123456789"])
+    assert study.rows[0].seeds[0].evaluation == tested
+    assert study.notes == ("No margins were found for what these runs pruned, only the plan: pruned-seed0-0123456789.",)
+    shutil.rmtree(tested)
+    assert "No evaluation was found for: pruned-seed0-0123456789." in read_study([work]).notes
 
 
 @pytest.mark.parametrize(

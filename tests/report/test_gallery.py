@@ -3,12 +3,15 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from conftest import MakePool
+from puma.planning import Plan
+from puma.pools import Pool
 from puma.report.choice import choose
 from puma.report.gallery import COLUMNS, PER_SHEET, columns, sheets
-from puma.report.samples import join
+from puma.report.samples import Samples, join
 from puma.report.study import Row, Seed
 from report.results import margin_of, write_margins, write_plan
 
@@ -45,7 +48,7 @@ def test_columns_belong_together(make_pool: MakePool) -> None:
     folder = pool.stores[0].path.parent
     files = write_margins(folder / "m.parquet", pool, margin), write_plan(folder / "p.parquet", pool)
     samples = join(Row("r", ()), Seed(0, None, (pool.stores[0].path,), files[1], files[0]))
-    choice = choose(margin, 40, eps=samples.eps, threshold=samples.threshold)
+    choice = choose(margin, 40, eps=samples.eps, thresholds=samples.thresholds)
     shown = columns(samples, choice)
     truth = margin_of(80)
     keep = np.argsort(np.argsort(truth)) < 64  # the sixteen highest are pruned
@@ -58,15 +61,53 @@ def test_columns_belong_together(make_pool: MakePool) -> None:
     assert shown["generated"] == [0] * 40
 
 
+def planned(pool: Pool, keep: np.ndarray, **said: str) -> Samples:
+    """Samples under a plan that keeps these and says this about its rule."""
+    folder = pool.stores[0].path.parent
+    margins = write_margins(folder / "m.parquet", pool)
+    made_from = {f"pruning.{name}": value for name, value in said.items() if name != "score"}
+    ids, count = torch.from_numpy(pool.sample_id.copy()), len(pool)
+    kept, strength = torch.from_numpy(keep), torch.full((count,), 0.1)
+    score = {"score": said.get("score", "margin")}
+    plan = Plan(ids, kept, strength, pool.fingerprint, {**made_from, **score}).save(folder / "p.parquet")
+    return join(Row("r", ()), Seed(0, None, (), plan, margins))
+
+
+def test_thresholds_are_those_of_the_rule(make_pool: MakePool) -> None:
+    pool, margin = make_pool(count=50), margin_of(50)
+    ordered, rank = np.sort(margin), np.argsort(np.argsort(margin))
+    high, low = rank < 40, rank >= 5
+    for keep, said, expected in (
+        (high, {"easy": "0.2"}, {"easy": ordered[40]}),
+        (high, {"easy": "0.0", "easy_threshold": "0.2"}, {"easy": ordered[40]}),
+        (low, {"difficult": "0.1"}, {"difficult": ordered[4]}),
+        (low, {"difficult_threshold": "-0.05"}, {"difficult": ordered[4]}),
+        (high & low, {"easy": "0.2", "difficult": "0.1"}, {"easy": ordered[40], "difficult": ordered[4]}),
+        (high, {"random": "0.2"}, {}),
+        (high, {"easy": "0.1", "random": "0.1"}, {}),
+        (high, {"easy": "0.2", "score": "cd_clean"}, {}),
+        (high, {}, {}),
+    ):
+        samples = planned(pool, keep, **said)
+        assert samples.thresholds == expected, said
+        told = columns(samples, choose(margin, 50, eps=0.1, thresholds=samples.thresholds))["groups"]
+        by_margin = said.get("score", "margin") == "margin"
+        assert ("first to be pruned" in told["highest"][1]) == (
+            by_margin and bool({"easy", "easy_threshold"} & {*said})
+        )
+        assert ("first to be pruned" in told["lowest"][1]) == bool({"difficult", "difficult_threshold"} & {*said})
+        assert told.keys() & {"easy", "difficult"} == expected.keys()
+
+
 def test_the_threshold_is_the_smallest_pruned_margin(make_pool: MakePool) -> None:
     pool = make_pool(count=50)
     folder = pool.stores[0].path.parent
     margins, plan = write_margins(folder / "m.parquet", pool), write_plan(folder / "p.parquet", pool)
     samples = join(Row("r", ()), Seed(0, None, (), plan, margins))
-    assert samples.threshold == np.sort(margin_of(50))[40]
+    assert samples.thresholds == {"easy": np.sort(margin_of(50))[40]}
     assert samples.eps == 0.1
     unknown = margin_of(50)
     unknown[np.argsort(unknown)[40:42]] = [-np.inf, np.nan]
     samples = join(Row("r", ()), Seed(0, None, (), plan, write_margins(folder / "m.parquet", pool, unknown)))
-    assert samples.threshold == np.sort(margin_of(50))[42]
-    assert join(Row("r", ()), Seed(0, None, (), None, margins)).threshold is None
+    assert samples.thresholds == {"easy": np.sort(margin_of(50))[42]}
+    assert join(Row("r", ()), Seed(0, None, (), None, margins)).thresholds == {}

@@ -13,6 +13,13 @@ def test_text_is_escaped_unless_it_is_markup() -> None:
     assert isinstance(markup("a"), Markup)
 
 
+def test_signs_that_turn_text_around_are_left_out() -> None:
+    evil = "a\u202eb\u2066c\x00d\x1be\u200ff\ufeff"
+    assert tag("p", evil, title=evil) == '<p title="abcdef">abcdef</p>'
+    assert markup("क्\u200dष\n\t") == "क्\u200dष\n\t"  # a joiner belongs to its word
+    assert markup("\ud83d") == "\\ud83d"
+
+
 def test_json_in_a_script_cannot_end_it() -> None:
     text = script_json({EVIL: [EVIL, None, 1.5]})
     assert not set(text) & set("<>&\u2028")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,7 @@ def _appearing(path: Path) -> Iterator[Path]:
 
 def read_footer(path: Path) -> dict[str, Any]:
     """Return what a margins file was made from; a file of another kind, or one cut short, raises."""
-    metadata = _reading(path, lambda: pq.read_schema(path)).metadata or {}
+    metadata = _reading(path, pq.read_schema).metadata or {}
     described: dict[str, Any] = json.loads(metadata[KEY]) if KEY in metadata else {}
     if described.get("format") != FORMAT:
         raise PumaError(f"{path} is not a margins file of this version (no {FORMAT!r} in its footer).")
@@ -99,7 +99,7 @@ def read_footer(path: Path) -> dict[str, Any]:
 
 def read_rows(path: Path) -> pa.Table:
     """Read a whole file, its checksums verified."""
-    return _reading(path, lambda: pq.read_table(path, schema=SCHEMA, page_checksum_verification=True))
+    return _reading(path, lambda file: pq.read_table(file, schema=SCHEMA, page_checksum_verification=True))
 
 
 def read_margins(path: str | Path) -> MarginTable:
@@ -109,10 +109,11 @@ def read_margins(path: str | Path) -> MarginTable:
     return MarginTable(**columns, made_from=described)
 
 
-def _reading(path: Path, read: Callable[[], T]) -> T:
+def _reading(path: Path, read: Callable[[BinaryIO], T]) -> T:
     if not path.is_file():
         raise PumaError(f"no margins at {path}: expected a parquet file written by puma margins.")
     try:
-        return read()
+        with path.open("rb") as file:  # not the path: its name need not be UTF-8
+            return read(file)
     except (pa.ArrowException, OSError) as error:
         raise PumaError(f"{path} is damaged or not a parquet file ({str(error).splitlines()[0]}).") from error

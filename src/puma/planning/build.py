@@ -120,6 +120,7 @@ def make_plan(
             **{f"pruning.{name}": str(value) for name, value in asdict(pruning).items()},
             **{f"strength.{name}": str(value) for name, value in asdict(strength).items()},
             **({"score": chosen.kind} if chosen is not None else {}),
+            **({"unscored": str(int(failed.sum()))} if failed.any() else {}),
         },
     )
     wiped_out(pool, plan.keep)

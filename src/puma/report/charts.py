@@ -24,6 +24,7 @@ from puma.report.frame import (
     mark,
     path,
     short,
+    text,
     widened,
 )
 from puma.report.markup import Markup, tag
@@ -53,7 +54,8 @@ def trade_off(points: Sequence[Point], robustness: str) -> Markup:
 
 def changes(points: Sequence[Point]) -> Markup:
     """Return the same as differences to the baseline, so that results on other images can be compared."""
-    note = "In points: what can be compared with the paper even where the images differ."
+    told = ": what can be compared with the paper even where the images differ"
+    note = f"In points{told if any(point.paper for point in points) else ''}; the bars are 95 % intervals."
     return _scatter("Change from the baseline", points, ("accuracy", "robustness"), _points, note, origin=True)
 
 
@@ -128,7 +130,9 @@ def binned(values: Numbers, edges: Numbers) -> Counts:
     return np.histogram(values.clip(edges[0], edges[-1]), edges)[0]
 
 
-def margin_histogram(kept: Numbers, pruned: Numbers, marks: Mapping[str, float], norm: str) -> Markup:
+def margin_histogram(
+    name: str, kept: Numbers, pruned: Numbers, marks: Mapping[str, float], norm: str, *, planned: bool = True
+) -> Markup:
     """Kept samples filled, pruned ones hatched on top of them, with values of interest marked."""
     inside = [value for value in marks.values() if np.isfinite(value)]
     edges = edges_of(np.concatenate([kept, pruned]))
@@ -136,18 +140,20 @@ def margin_histogram(kept: Numbers, pruned: Numbers, marks: Mapping[str, float],
     first, second = binned(kept, edges), binned(pruned, edges)
     frame = Frame(widened([float(low), float(high)], 0.03), (0.0, 1.12 * float((first + second).max())))
     parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=short, write_y=short)]
-    parts += _bars(frame, edges, np.zeros_like(first), first, "bar kept")
-    parts += _bars(frame, edges, first, second, "bar pruned")
+    word = "kept" if planned else "samples"
+    parts += _bars(frame, edges, np.zeros_like(first), first, "bar kept", word)
+    parts += _bars(frame, edges, first, second, "bar pruned", "pruned")
+    parts += _beyond(frame, edges, np.concatenate([kept, pruned]), first + second)
     keys = []
-    for index, (name, value) in enumerate(marks.items()):
+    for index, (words, value) in enumerate(marks.items()):
         if np.isfinite(value):
             place = frame.across(value)
             parts.append(line(place, TOP, place, HEIGHT - BOTTOM, f"marked m{index}"))
-            keys.append(key(name, line(14, 0, 14, 14, f"marked m{index}")))
-    legend = [*keys, key(f"kept ({len(kept):,})", _box("bar kept"))]
+            keys.append(key(words, line(14, 0, 14, 14, f"marked m{index}")))
+    legend = [*keys, key(f"{word} ({len(kept):,})", _box("bar kept"))]
     if len(pruned):
         legend.append(key(f"pruned ({len(pruned):,})", _box("bar pruned")))
-    return figure("Margins", parts, legend=legend, note="Below 0 the model is wrong about the sample.")
+    return figure(f"Margins of {name}", parts, legend=legend, note="Below 0 the model is wrong about the sample.")
 
 
 def margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str) -> Markup:
@@ -166,28 +172,39 @@ def margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str) -> M
     return figure("Margins of several rows", parts, legend=legend)
 
 
-def strength_histogram(strength: Numbers, eps: float | None) -> Markup:
+def strength_histogram(name: str, strength: Numbers, eps: float | None, norm: str) -> Markup:
     """How strongly the kept samples are attacked; counts on a logarithmic axis."""
     ends = [float(strength.min()), float(strength.max()), *([-eps, eps] if eps else [])]
     edges = np.linspace(min(ends), max(max(ends), min(ends) + 1e-6), BINS + 1)
     counts = binned(strength, edges)
     frame = Frame(widened([float(edges[0]), float(edges[-1])], 0.03), (0.7, 2.0 * float(counts.max())), log=True)
-    parts = frame.axes("strength", "samples", write_x=short, write_y=short)
-    parts += _bars(frame, edges, np.zeros_like(counts), counts, "bar kept")
+    parts = frame.axes(f"strength ({norm})" if norm else "strength", "samples", write_x=short, write_y=short)
+    parts += _bars(frame, edges, np.zeros_like(counts), counts, "bar kept", "kept")
     parts.append(line(frame.across(0), TOP, frame.across(0), HEIGHT - BOTTOM, "marked m0"))
-    return figure("Strengths of the kept samples", parts, note="Below 0 the attack helps the model. Logarithmic.")
+    note = "Of the kept samples, counted on a logarithmic axis; below 0 the attack helps the model."
+    return figure(f"Strengths of {name}", parts, note=note)
 
 
-def _bars(frame: Frame, edges: Numbers, below: Counts, counts: Counts, kind: str) -> list[Markup]:
+def _bars(frame: Frame, edges: Numbers, below: Counts, counts: Counts, kind: str, word: str) -> list[Markup]:
     parts = []
     for place, count in enumerate(counts):
         if count:
             left, right = frame.across(float(edges[place])), frame.across(float(edges[place + 1]))
             top, bottom = frame.up(float(below[place] + count)), frame.up(float(below[place]))
-            words = f"{edges[place]:.4f} to {edges[place + 1]:.4f}: {count:,} {kind.split()[-1]}"
+            words = f"{edges[place]:.4f} to {edges[place + 1]:.4f}: {count:,} {word}"
             box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
             parts.append(tag("rect", tag("title", words), class_=kind, **box))
     return parts
+
+
+def _beyond(frame: Frame, edges: Numbers, values: Numbers, counts: Counts) -> list[Markup]:
+    """Mark the outer bars that also hold what lies beyond them."""
+    ends = [("≤", 0, bool((values < edges[0]).any())), ("≥", len(counts) - 1, bool((values > edges[-1]).any()))]
+    return [
+        text(frame.across(float(edges[place : place + 2].mean())), frame.up(float(counts[place])) - 4, sign,
+             "tick middle")
+        for sign, place, beyond in ends if beyond
+    ]  # fmt: skip
 
 
 def _box(kind: str) -> Markup:

@@ -1,5 +1,6 @@
 """Which samples a gallery shows when there are too many for a page."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,9 @@ class Choice:
 
 
 def choose(
-    margin: NDArray[np.float32], most: int, *, eps: float | None, threshold: float | None, seed: int = 0
+    margin: NDArray[np.float32], most: int, *, eps: float | None, thresholds: Mapping[str, float], seed: int = 0
 ) -> Choice:
-    """Choose at most ``most`` rows: the extremes, those nearest to 0, eps and the threshold, the rest at random.
+    """Choose at most ``most`` rows: the extremes, those nearest to 0, eps and thresholds, the rest at random.
 
     Samples whose boundary was not found (margin infinite or NaN) are a group of their own. With room for all, all are
     shown.
@@ -33,7 +34,7 @@ def choose(
     known = np.flatnonzero(np.isfinite(margin))
     ascending = known[np.argsort(margin[known], kind="stable")]
     members = {"lowest": ascending[margin[ascending] < 0][:share]}
-    for name, target in {"zero": 0.0, "eps": eps, "threshold": threshold}.items():
+    for name, target in {"zero": 0.0, "eps": eps, **thresholds}.items():
         if target is not None and np.isfinite(target):
             members[name] = known[np.argsort(np.abs(margin[known] - target), kind="stable")[:share]]
     members["highest"] = ascending[::-1][:share]

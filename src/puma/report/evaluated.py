@@ -11,12 +11,13 @@ from puma.report.experiment import read_object
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Counts by attack, by attack and class, and what else a reader should know."""
+    """Counts by attack, by attack and class, and what else a reader should know; ``test`` tells the test set."""
 
     counts: dict[str, Count]
     classes: dict[str, dict[str, Count]]
     eps: float
     norm: str
+    test: str
     warnings: tuple[str, ...]
     versions: dict[str, str]
 
@@ -35,6 +36,7 @@ def read_evaluation(folder: Path) -> Evaluated:
             },
             eps=float(described["eps"]),
             norm=str(described["norm"]),
+            test=str(described.get("pool_fingerprint", "")),
             warnings=tuple(str(sentence) for sentence in described.get("warnings", ())),
             versions={name: str(described[name]) for name in ("puma", "torch", "python") if name in described},
         )

@@ -12,8 +12,9 @@ from puma.report.study import Row, Seed, Study
 
 FILE = "experiment.json"
 FORMAT = "puma-experiment-1"
+_MOST_BYTES = 64 << 20  # of a file of settings or counts; such a file has some thousand
 _FACTS = ("experiment", "preset", "dataset", "command", "eps", "norm", "pools", "test")
-_ACCURACIES = {"clean_accuracy": "clean", "robust_accuracy": "robust", "autoattack_accuracy": "autoattack"}
+_ACCURACIES = {"clean_accuracy": "clean", "robust_accuracy": "cw", "autoattack_accuracy": "autoattack"}
 
 
 def read_experiment(path: Path) -> Study:
@@ -31,19 +32,26 @@ def read_experiment(path: Path) -> Study:
         rows = tuple(replace(_row(row, path.parent, pools, missing), eps=eps, norm=norm) for row in described["rows"])
         notes = [str(note) for note in described.get("notes") or ()]
         facts = [(name, _words(described[name])) for name in _FACTS if described.get(name) not in (None, [])]
-        facts += [(str(name), _words(value)) for name, value in dict(described.get("provenance") or {}).items()]
+        facts += [
+            (str(name), _words(value)) for name, value in dict(described.get("provenance") or {}).items() if value != ""
+        ]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PumaError(f"{path} is damaged ({type(error).__name__}: {error}); write it again.") from error
     if not any(seed.run or seed.plan or seed.margins or seed.evaluation for row in rows for seed in row.seeds):
         first = f"; the first that is missing: {missing[0]}" if missing else ""
         raise PumaError(f"none of the {len(rows)} rows of {path} leads to a file that is there{first}.")
     title = str(described.get("title") or described.get("experiment") or path.parent.name)
-    return Study(title, rows, tuple(facts), tuple(notes + [f"Missing: {name}." for name in missing]))
+    return Study(title, rows, tuple(facts), tuple(notes + [f"Missing: {name}." for name in missing]),
+                 path.resolve().parent.name)  # fmt: skip
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; anything else raises."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise OSError(f"larger than {_MOST_BYTES:,} bytes")
         described = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise PumaError(f"{path} is missing or damaged ({error}); expected a JSON object.") from error

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from puma.report.markup import Markup, tag
 
 WIDTH, HEIGHT = 400.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 14.0, 24.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 24.0, 24.0, 44.0
+_SIGN = 7.8  # no digit is wider, at the largest size of the style sheet
 COLOURS, SHAPES, DASHES = 7, 6, 4  # how many the style sheet and mark() know
 
 Write = Callable[[float], str]
@@ -38,7 +39,8 @@ class Frame:
         for value in ticks(*self.x):
             place = self.across(value)
             parts.append(line(place, TOP, place, HEIGHT - BOTTOM, "grid"))
-            parts.append(text(place, HEIGHT - BOTTOM + 17, write_x(value), "tick middle"))
+            words = write_x(value)
+            parts.append(text(min(place, WIDTH - _SIGN * len(words) / 2), HEIGHT - BOTTOM + 17, words, "tick middle"))
         for value in decades(*self.y) if self.log else ticks(*self.y):
             place = self.up(value)
             parts.append(line(LEFT, place, WIDTH - RIGHT, place, "grid"))

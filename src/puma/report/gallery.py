@@ -14,16 +14,19 @@ from puma.margins.status import Status
 from puma.pools import Pool
 from puma.progress import progress_bar
 from puma.report.choice import Choice
+from puma.report.markup import printable
+from puma.report.planned import rule_of
 from puma.report.samples import Samples
 
 COLUMNS, PER_SHEET = 32, 512
 EXACT, LARGEST = 32, 64  # pixels: up to EXACT pictures stay as they are, larger ones are scaled down to LARGEST
 GROUPS = {
-    "lowest": ("Most negative margins", "Wrong by far: look for wrong labels here first."),
+    "lowest": ("Most negative margins", "Wrong by far{first}: look for wrong labels here first."),
     "zero": ("Around 0", "On the boundary: right or wrong by a hair."),
     "eps": ("Around eps", "The attack at full strength just reaches the boundary, or just does not."),
-    "threshold": ("Around the threshold", "Where pruning begins."),
-    "highest": ("Highest margins", "The easiest samples, the first to be pruned."),
+    "easy": ("Around the easy threshold", "Where pruning begins: what is higher goes."),
+    "difficult": ("Around the difficult threshold", "Where pruning begins: what is lower goes."),
+    "highest": ("Highest margins", "The easiest samples{first}."),
     "failed": ("No boundary found", "The search failed or went out of reach: there is no margin to go by."),
     "random": ("The others", "Drawn at random where not all are shown."),
 }
@@ -32,7 +35,8 @@ CHOSEN = {
     "lowest": "those with the lowest margins",
     "zero": "those nearest to 0",
     "eps": "those nearest to eps",
-    "threshold": "those nearest to the threshold",
+    "easy": "those nearest to the threshold for easy samples",
+    "difficult": "those nearest to the threshold for difficult samples",
     "highest": "those with the highest margins",
     "failed": "those without a boundary",
 }
@@ -43,8 +47,6 @@ class Sheet:
     """A picture of up to 512 tiles, 32 a row."""
 
     uri: str
-    width: int
-    height: int
 
 
 def sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> list[Sheet]:
@@ -60,7 +62,7 @@ def sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> l
             for index, image in enumerate(pixels):
                 y, x = height * (index // COLUMNS), width * (index % COLUMNS)
                 sheet[y : y + height, x : x + width] = scaled(image, height, width)
-            drawn.append(Sheet(_uri(sheet, exact=(height, width) == pool.image_shape[:2]), COLUMNS * width, len(sheet)))
+            drawn.append(Sheet(_uri(sheet, exact=(height, width) == pool.image_shape[:2])))
             advance(len(part))
     return drawn
 
@@ -95,14 +97,13 @@ def _uri(sheet: NDArray[np.uint8], *, exact: bool) -> str:
 def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
     """Return what the page's script needs, as plain values; what is not known or not finite is null."""
     rows, table = choice.rows, samples.table
+    assert table is not None  # there is no gallery without margins
     labels = samples.labels
     origin = None if samples.pool is None else samples.pool.origin[samples.position]
     return {
-        "row": samples.row,
-        "norm": str(table.made_from.get("norm", "")),
-        "classes": list(samples.class_names),
+        "classes": [printable(name) for name in samples.class_names],
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
-        "groups": {name: [*GROUPS[name], places.tolist()] for name, places in choice.groups.items()},
+        "groups": {name: [*group_words(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
         "id": table.sample_id[rows].tolist(),
         "margin": _plain(table.margin[rows]),
@@ -115,6 +116,14 @@ def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
         "kept": samples.keep[rows].astype(int).tolist(),
         "generated": None if origin is None else origin[rows].tolist(),
     }
+
+
+def group_words(samples: Samples, name: str) -> tuple[str, str]:
+    """Return a group's title and what is to be seen there; only a plan that goes by margins prunes from its ends."""
+    rule = None if samples.plan is None else rule_of(samples.plan)
+    ends = {"lowest": rule and rule.difficult_by_margin, "highest": rule and rule.easy_by_margin}
+    title, sentence = GROUPS[name]
+    return title, sentence.format(first=", the first to be pruned" if ends.get(name) else "")
 
 
 def _plain(values: NDArray[np.float32]) -> list[float | None]:

@@ -2,9 +2,12 @@
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Sequence
+from itertools import groupby
 
 Value = str | float | bool | None
+_HARMLESS = "\n\t\u200c\u200d"
 
 
 class Markup(str):
@@ -18,7 +21,8 @@ def tag(name: str, *children: str, **attributes: Value) -> Markup:
     leave the attribute out.
     """
     written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(_text(value))}"')
+        f" {key.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{html.escape(printable(_text(value)))}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -27,22 +31,49 @@ def tag(name: str, *children: str, **attributes: Value) -> Markup:
 
 def markup(*children: str) -> Markup:
     """Put children behind each other, escaped where they are not Markup."""
-    return Markup("".join(child if isinstance(child, Markup) else html.escape(child) for child in children))
+    return Markup("".join(child if isinstance(child, Markup) else html.escape(printable(child)) for child in children))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers_from: int = 1) -> Markup:
-    """Return a table that scrolls in itself: a row's first cell is its header, from ``numbers_from`` on are numbers."""
+def printable(text: object) -> str:
+    """Return text without control and format characters, such as those that turn the direction of what follows.
+
+    Joiners within words stay; what is no character at all (half of a pair) is written out.
+    """
+    words = str(text)
+    if words.isprintable():
+        return words
+    kept = (sign for sign in words if sign in _HARMLESS or unicodedata.category(sign) not in ("Cc", "Cf"))
+    return "".join(kept).encode(errors="backslashreplace").decode()
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str,
+    numbers_from: int = 1,
+    headings: Sequence[str] = (),
+) -> Markup:
+    """Return a table that scrolls in itself: a row's first cell is its header, from ``numbers_from`` on are numbers.
+
+    Rows behind each other that have the same heading, if any, stand below it.
+    """
     classes = ["words" if index < numbers_from else "number" for index in range(len(headers))]
     head = tag("tr", *(tag("th", text, scope="col", class_=kind) for text, kind in zip(headers, classes, strict=True)))
-    body = [
-        tag(
-            "tr",
-            tag("th", row[0], scope="row"),
-            *(tag("td", text, class_=kind) for text, kind in zip(row[1:], classes[1:], strict=True)),
-        )
-        for row in rows
-    ]
-    inner = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
+    bodies = []
+    paired = zip(headings or [""] * len(rows), rows, strict=True)
+    for heading, group in groupby(paired, key=lambda pair: pair[0]):
+        body = [
+            tag(
+                "tr",
+                tag("th", row[0], scope="row"),
+                *(tag("td", text, class_=kind) for text, kind in zip(row[1:], classes[1:], strict=True)),
+            )
+            for _, row in group
+        ]
+        above = [tag("tr", tag("th", heading, scope="rowgroup", colspan=len(headers), class_="heading"))]
+        bodies.append(tag("tbody", *(above if heading else []), *body))
+    inner = tag("table", tag("caption", caption), tag("thead", head), *bodies)
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 

@@ -23,19 +23,24 @@ _LONG = 28  # characters: a longer value gets a line of its own
 def overview(study: Study, results: list[RowResult]) -> Markup:
     """Return the section's content."""
     parts: list[Markup] = []
+    images = [_trained_on(result.row.seeds[0]) if result.row.seeds else "-" for result in results]
+    alike = len(images) > 1 and len(set(images)) == 1 and images[0] != "-"
     facts = [*study.facts, *_settings_shared(results, study), *_versions(results, study)]
+    facts += [("training images", images[0])] if alike else []
     if facts:
         parts.append(tag("dl", *(_fact(name, value) for name, value in facts)))
+    for heading, own in study.own:
+        parts += [tag("h3", heading), tag("dl", *(_fact(name, value) for name, value in own))]
     notes = [*study.notes, *(f"{r.row.name}: {words}." for r in results for e in r.evaluations for words in e.warnings)]
     if notes:
         parts.append(tag("ul", *(tag("li", note) for note in dict.fromkeys(notes)), class_="notes"))
     rows = [
-        [result.row.name, _seeds(result), _trained_on(result.row.seeds[0]) if result.row.seeds else "-",
-         _plan(result)]
-        for result in results
-    ]  # fmt: skip
-    headers = ["row", "seeds", "training images", "plan"]
-    parts.append(table(headers, rows, caption="The rows of this report", numbers_from=len(headers)))
+        [result.row.short, _seeds(result), *([] if alike else [pool]), _plan(result)]
+        for result, pool in zip(results, images, strict=True)
+    ]
+    headers = ["row", "seeds", *([] if alike else ["training images"]), "plan"]
+    headings = [result.row.heading for result in results]
+    parts.append(table(headers, rows, caption="The rows of this report", numbers_from=len(headers), headings=headings))
     parts += _settings(results)
     return markup(*parts)
 
@@ -49,9 +54,11 @@ def _seeds(result: RowResult) -> str:
 
 
 def _plan(result: RowResult) -> str:
-    plans = [seed.plan for seed in result.row.seeds if seed.plan]
+    plans = [(seed.seed, seed.plan) for seed in result.row.seeds if seed.plan]
     if plans:
-        return plan_in_words(open_plan(plans[0]))
+        seed, plan = plans[0]
+        which = f"seed {seed} (of {len(plans)}): " if len({path for _, path in plans}) > 1 else ""
+        return which + plan_in_words(open_plan(plan))
     if result.config is None:
         return "-"
     online = result.config.online.mode
@@ -74,14 +81,18 @@ def _trained_on(seed: Seed) -> str:
     return f"{mixed}, {height} x {width} px, {pool.num_classes} classes"
 
 
+def _told(study: Study) -> set[str]:
+    return {name for facts in (study.facts, *(own for _, own in study.own)) for name, _ in facts}
+
+
 def _versions(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
-    told = {name for name, _ in study.facts}
+    told = _told(study)
     found = {name: value for result in results for e in result.evaluations for name, value in e.versions.items()}
     return [(name, value) for name, value in found.items() if name not in told]
 
 
 def _settings_shared(results: list[RowResult], study: Study) -> list[tuple[str, str]]:
-    told = {name for name, _ in study.facts}
+    told = _told(study)
     shown = [name for name in _SHOWN if name.rpartition(".")[2] not in told]
     flat = [dict(flattened(to_dict(result.config))) for result in results if result.config]
     return [(name, _plain(flat[0][name])) for name in shown if flat and all(c.get(name) == flat[0][name] for c in flat)]

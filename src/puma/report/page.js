@@ -29,6 +29,7 @@ function gallery(all) {
   const marginOf = (place) => all.margin[place] !== null ? signed(all.margin[place])
     : ["−∞", "none", "+∞"][all.sign[place] + 1];
   const planOf = (place) => all.planned ? (all.kept[place] ? "✓ kept" : "✕ pruned") : "no plan";
+  const strengthOf = (place) => !all.planned ? "–" : all.kept[place] ? all.strength[place] : "– (pruned)";
   const wrong = (place) => all.label && all.label[place] !== all.prediction[place];
   let listed = every, made = 0, open = { list: every, index: 0 };
 
@@ -51,13 +52,13 @@ function gallery(all) {
   }
 
   function words(place) {
-    return `Sample ${all.id[place]}, ${labelOf(place)}, predicted ${named(all.prediction[place])}, margin ${marginOf(place)}, ${planOf(place).slice(2)}`;
+    return `Sample ${all.id[place]}, ${labelOf(place)}, predicted ${named(all.prediction[place])}, margin ${marginOf(place)}${all.planned ? `, ${planOf(place).slice(2)}` : ""}`;
   }
 
   function tile(list, index) {
     const place = list[index], made = element("button", undefined, "tile");
     made.type = "button";
-    made.dataset.kept = all.kept[place];
+    if (all.planned) made.dataset.kept = all.kept[place];
     made.dataset.place = place;
     made.setAttribute("aria-label", words(place));
     const picture = element("span");
@@ -66,7 +67,7 @@ function gallery(all) {
     made.append(picture, element("strong", labelOf(place)));
     made.append(element("span", `→ ${named(all.prediction[place])}`, wrong(place) ? "wrong" : ""));
     made.append(element("span", `margin ${marginOf(place)}`));
-    if (all.planned && all.kept[place]) made.append(element("span", `attack ${signed(all.strength[place])}`));
+    if (all.planned && all.kept[place]) made.append(element("span", `strength ${signed(all.strength[place])}`));
     made.append(element("span", [all.planned ? planOf(place) : "", all.generated && all.generated[place] ? "generated" : ""].filter(Boolean).join(", ")));
     made.addEventListener("click", () => show(list, index));
     return made;
@@ -111,7 +112,10 @@ function gallery(all) {
     const first = find("tiles").children[made];
     if (made && first) first.focus();
     made = end;
-    find("count").textContent = listed.length ? `${listed.length.toLocaleString("en")} samples match, ${made.toLocaleString("en")} shown.` : "No sample matches.";
+    const matched = listed.length ? `${listed.length.toLocaleString("en")} samples match, ${made.toLocaleString("en")} shown.` : "No sample matches.";
+    const bad = { from: "Margin from", to: "Margin to" };
+    const refused = Object.keys(bad).filter((id) => control[id].validity.badInput).map((id) => `${bad[id]} is not a number and is not applied.`);
+    find("count").textContent = [matched, ...refused].join(" ");
     find("more").hidden = made >= listed.length;
   }
 
@@ -126,7 +130,7 @@ function gallery(all) {
       sample_id: all.id[place], label: labelOf(place), prediction: named(all.prediction[place]) + (wrong(place) ? " (wrong)" : ""),
       rival: named(all.rival[place]), margin: all.margin[place] === null ? marginOf(place) : all.margin[place],
       search: all.statuses[all.status[place]] ?? "unknown", plan: planOf(place),
-      strength: all.strength ? all.strength[place] : "–",
+      strength: strengthOf(place),
       origin: all.generated ? (all.generated[place] ? "generated" : "real") : "unknown", groups: groups.join(", "),
     };
     find("numbers").replaceChildren(...Object.entries(numbers).map(([name, value]) => {
@@ -135,8 +139,8 @@ function gallery(all) {
       return pair;
     }));
     find("place").textContent = `${(index + 1).toLocaleString("en")} of ${list.length.toLocaleString("en")}`;
-    find("previous").disabled = index === 0;
-    find("next").disabled = index === list.length - 1;
+    find("previous").setAttribute("aria-disabled", index === 0);  // not "disabled": that would lose the focus
+    find("next").setAttribute("aria-disabled", index === list.length - 1);
     if (!find("detail").open) find("detail").showModal();
   }
 
@@ -175,8 +179,10 @@ function gallery(all) {
   all.classes.forEach((name, label) => { if (present.has(label)) option(control.class, String(label), name); });
   control.class.parentElement.hidden = !all.label;
   find("kept-label").hidden = !all.planned;
+  if (!all.planned) for (const by of control.sort.querySelectorAll("[value$=strength]")) by.remove();
   find("origin-label").hidden = !all.generated || new Set(all.generated).size < 2;
-  for (const event of ["input", "change"]) find("filters").addEventListener(event, refresh);
+  // One event each: the "change" of a number comes with the click on a tile, and would take the tile away under it.
+  for (const one of Object.values(control)) one.addEventListener(one.tagName === "INPUT" ? "input" : "change", refresh);
   find("filters").addEventListener("submit", (event) => event.preventDefault());
   find("filters").addEventListener("reset", () => setTimeout(refresh));
   find("more").addEventListener("click", more);

@@ -15,7 +15,7 @@ from puma.report.gallery import CHOSEN, Sheet, columns, pictures, tile_size
 from puma.report.markup import Markup, markup, script_json, tag
 from puma.report.overview import overview
 from puma.report.results import RowResult, read_results
-from puma.report.samples import Samples, gallery_samples
+from puma.report.samples import Samples, shown_samples
 from puma.report.sections import measured
 from puma.report.study import Study
 
@@ -48,12 +48,12 @@ def write_report(
         raise PumaError(f"--max-samples must be at least {LEAST}, got {max_samples}.")
     study = read_study([Path(path) for path in paths])
     results = read_results(study, show=show)
-    samples = gallery_samples(study)
+    samples = shown_samples(study)
     text = render(study, results, samples, title=title or study.title, max_samples=max_samples, show=show)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
@@ -79,8 +79,8 @@ def render(
     choice = sheets = None
     sections = {"What was run": overview(study, results), **measured(study, results, samples)}
     gallery: object = None
-    if samples is not None:
-        choice = choose(samples.table.margin, max_samples, eps=samples.eps, threshold=samples.threshold)
+    if samples is not None and samples.table is not None:
+        choice = choose(samples.margin, max_samples, eps=samples.eps, thresholds=samples.thresholds)
         sheets, why = pictures(samples, choice, show=show)
         gallery = {
             **columns(samples, choice),
@@ -105,11 +105,11 @@ def render(
 def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) -> Markup:
     shown, every = len(choice.rows), len(samples)
     if shown == every:
-        chosen = f"All {every:,} samples of {samples.row} are here."
+        chosen = f"All {every:,} samples of {samples.name} are here."
     else:
         kinds = [CHOSEN[name] for name in choice.groups if name in CHOSEN]
         chosen = (
-            f"{shown:,} of the {every:,} samples of {samples.row} are here: {', '.join(kinds)}; the rest of them are "
+            f"{shown:,} of the {every:,} samples of {samples.name} are here: {', '.join(kinds)}; the rest of them are "
             f"drawn at random."
         )
     exact = samples.pool is None or tile_size(samples.pool) == samples.pool.image_shape[:2]

@@ -12,20 +12,24 @@ from puma.report.evaluated import Evaluated, read_evaluation
 from puma.report.reading import open_run
 from puma.report.study import Row, Study
 from puma.training.config import TrainConfig
-from puma.training.run_folder import Inputs, RunFolder
+from puma.training.run_folder import RunFolder
 
 Metrics = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row: its evaluations, the lines its runs recorded, and what it was trained with."""
+    """One row: its evaluations, the lines its runs recorded, and the settings it was trained with."""
 
     row: Row
     evaluations: tuple[Evaluated, ...]
     metrics: tuple[Metrics, ...]
     config: TrainConfig | None
-    inputs: Inputs | None
+
+    @property
+    def tested(self) -> set[tuple[float, str, str]]:
+        """On what the row was evaluated: eps, norm and test set."""
+        return {(evaluated.eps, evaluated.norm, evaluated.test) for evaluated in self.evaluations}
 
     def by_seed(self, attack: str) -> dict[int, Count]:
         """Counts under an attack by seed, of those that were evaluated with it."""
@@ -61,14 +65,13 @@ def read_results(study: Study, *, show: bool = False) -> list[RowResult]:
     with progress_bar("report: results", len(study.rows), unit="rows", enabled=show) as advance:
         for row in study.rows:
             runs = [seed.run for seed in row.seeds if seed.run]
-            config, inputs = open_run(runs[0]) if runs else (None, None)
+            config = open_run(runs[0])[0] if runs else None
             results.append(
                 RowResult(
                     row,
                     tuple(read_evaluation(seed.evaluation) for seed in row.seeds if seed.evaluation),
                     tuple(read_metrics(run) for run in runs if RunFolder(run).metrics.is_file()),
                     config,
-                    inputs,
                 )
             )
             advance(1)
@@ -76,8 +79,18 @@ def read_results(study: Study, *, show: bool = False) -> list[RowResult]:
 
 
 def baseline_of(result: RowResult, results: list[RowResult]) -> RowResult | None:
-    """Return the first row of the same study that is marked as its baseline."""
-    return next((other for other in results if other.row.baseline and other.row.study == result.row.study), None)
+    """Return the first baseline of the row's study and group that was evaluated as the row was."""
+    baselines = [other for other in results if other.row.baseline and _place(other) == _place(result)]
+    return next((other for other in baselines if other is result or _comparable(other, result)), None)
+
+
+def _place(result: RowResult) -> tuple[int, str]:
+    return result.row.study, result.row.group
+
+
+def _comparable(one: RowResult, other: RowResult) -> bool:
+    """Whether both were evaluated at one eps, in one norm and on one test set, the same."""
+    return len(one.tested) == 1 and one.tested == other.tested
 
 
 def differences(results: list[RowResult]) -> dict[str, dict[str, Difference]]:

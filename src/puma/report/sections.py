@@ -14,7 +14,7 @@ from puma.report.markup import Markup, markup, tag
 from puma.report.reading import open_margins
 from puma.report.results import RowResult, baseline_of, differences
 from puma.report.samples import Samples
-from puma.report.study import Study
+from puma.report.study import Study, seed_name
 
 
 def measured(study: Study, results: list[RowResult], samples: Samples | None) -> dict[str, Markup]:
@@ -26,7 +26,7 @@ def measured(study: Study, results: list[RowResult], samples: Samples | None) ->
     if drawn:
         sections["Training"] = drawn
     if samples is not None:
-        sections["Margins and strengths"] = _margins(study, samples)
+        sections["Margins and strengths" if samples.table else "Strengths"] = _margins(study, samples)
     by_class = tables.classes(results, samples)
     if by_class:
         sections["Classes"] = by_class
@@ -37,7 +37,7 @@ def _trade_off(results: list[RowResult]) -> Markup:
     robust = robust_attack([result.estimates() for result in results]) or "cw"
     points = []
     for index, result in enumerate(results):
-        estimates, pair = result.estimates(), _published(result)
+        estimates, pair = result.estimates(), _published(result, robust)
         if pair or ("clean" in estimates and robust in estimates):
             points.append(charts.Point(result.row.name, index, estimates.get("clean"), estimates.get(robust), pair))
     if not points:
@@ -47,22 +47,23 @@ def _trade_off(results: list[RowResult]) -> Markup:
 
 
 def _changes(results: list[RowResult], robust: str) -> Markup | None:
-    """Differences to the baseline, where the paper tells them too."""
+    """Differences to the baseline, and the paper's where it tells them."""
     ours = differences(results)
     points = []
     for index, result in enumerate(results):
         baseline, own = baseline_of(result, results), ours.get(result.row.name, {})
-        origin = None if baseline is None else _published(baseline)
-        theirs = _published(result)
-        if theirs and origin and "clean" in own and robust in own:
-            pair = (theirs[0] - origin[0], theirs[1] - origin[1])
+        origin = None if baseline is None else _published(baseline, robust)
+        theirs = _published(result, robust)
+        if "clean" in own and robust in own:
+            pair = (theirs[0] - origin[0], theirs[1] - origin[1]) if theirs and origin else None
             points.append(charts.Point(result.row.name, index, own["clean"], own[robust], pair))
     return charts.changes(points) if points else None
 
 
-def _published(result: RowResult) -> tuple[float, float] | None:
+def _published(result: RowResult, robust: str) -> tuple[float, float] | None:
+    """Return what was published under the same attack."""
     paper = result.row.paper
-    return (paper["clean"], paper["robust"]) if {"clean", "robust"} <= paper.keys() else None
+    return (paper["clean"], paper[robust]) if {"clean", robust} <= paper.keys() else None
 
 
 def _curves(results: list[RowResult]) -> Markup:
@@ -88,17 +89,21 @@ def _numbers(line: dict[str, Any], name: str) -> bool:
 
 
 def _margins(study: Study, samples: Samples) -> Markup:
-    margin, norm = samples.table.margin, str(samples.table.made_from.get("norm", ""))
+    margin, norm = samples.margin, samples.norm
     known = np.isfinite(margin)
     parts = []
     if known.any():
         marks = {"0, the boundary": 0.0, **({f"eps {samples.eps:.4g}": samples.eps} if samples.eps else {})}
-        if samples.threshold is not None:
-            marks[f"threshold {samples.threshold:.4g}"] = samples.threshold
+        marks |= {f"threshold {value:.4g} ({name})": value for name, value in samples.thresholds.items()}
         kept, pruned = margin[known & samples.keep], margin[known & ~samples.keep]
-        parts.append(charts.margin_histogram(kept.astype(float), pruned.astype(float), marks, norm))
+        parts.append(
+            charts.margin_histogram(
+                samples.name, kept.astype(float), pruned.astype(float), marks, norm, planned=samples.plan is not None
+            )
+        )
     if samples.strength is not None and samples.keep.any():
-        parts.append(charts.strength_histogram(samples.strength[samples.keep].astype(float), samples.eps))
+        strength = samples.strength[samples.keep].astype(float)
+        parts.append(charts.strength_histogram(samples.name, strength, samples.eps, norm))
     several = _outlines(study, norm)
     return markup(
         tag("p", *_margin_words(study, samples, known)),
@@ -107,20 +112,27 @@ def _margins(study: Study, samples: Samples) -> Markup:
 
 
 def _margin_words(study: Study, samples: Samples, known: NDArray[np.bool_]) -> list[str]:
-    margin = samples.table.margin
-    rivals = sum(any(seed.margins for seed in row.seeds) for row in study.rows)
-    which = f", the first of {rivals} rows with margins" if rivals > 1 else ""
+    margin = samples.margin
+    what = "margins" if samples.table else "a plan"
+    rivals = sum(any(seed.margins if samples.table else seed.plan for seed in row.seeds) for row in study.rows)
+    which = f", the first of {rivals} rows with {what}" if rivals > 1 else ""
+    if samples.table is None:
+        return [
+            f"Shown is {samples.name}{which}. No margins were found, so this is from the plan alone. ",
+            *samples.notes,
+        ]
     wrong = int((margin < 0).sum())
-    words = [f"Shown is {samples.row}{which}: {len(samples):,} samples, {wrong:,} with a margin below 0. "]
+    words = [f"Shown is {samples.name}{which}: {len(samples):,} samples, {wrong:,} with a margin below 0. "]
     if samples.eps:
         words.append(f"eps is {samples.eps:.6g}. ")
-    if samples.threshold is not None:
-        above = int((margin[samples.keep] > samples.threshold).sum())
-        words.append(f"The threshold {samples.threshold:.6g} is the smallest margin that is pruned")
-        words.append(f"; {above:,} kept samples have a higher one. " if above else ". ")
+    for name, value in samples.thresholds.items():
+        easy, kept = name == "easy", margin[samples.keep]
+        beyond = int((kept > value).sum() if easy else (kept < value).sum())
+        words.append(f"{name.capitalize()} samples are pruned {'from' if easy else 'up to'} a margin of {value:.6g}")
+        words.append(f"; {beyond:,} kept samples have a {'higher' if easy else 'lower'} one. " if beyond else ". ")
     if not known.all():
         words.append(f"The search found no boundary for {int((~known).sum()):,} samples; they are not drawn. ")
-    words.append("The middle 99 % set the bins; the outer bins also hold what lies beyond.")
+    words.append("The middle 99 % set the bins; those marked ≤ and ≥ also hold what lies beyond.")
     return words
 
 
@@ -128,8 +140,9 @@ def _outlines(study: Study, norm: str) -> Markup | None:
     """Histograms over each other, where rows have margins of their own."""
     seen: dict[Path, tuple[int, str]] = {}
     for index, row in enumerate(study.rows):
-        for path in [seed.margins for seed in row.seeds if seed.margins][:1]:
-            seen.setdefault(path.resolve(), (index, row.name))
+        for seed in [seed for seed in row.seeds if seed.margins][:1]:
+            if seed.margins:
+                seen.setdefault(seed.margins.resolve(), (index, seed_name(row, seed)))
     drawn = []
     for path, (index, name) in seen.items() if len(seen) > 1 else ():
         table = open_margins(path)
