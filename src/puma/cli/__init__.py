@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         call_verb(words)
         sys.stdout.flush()
+        leave_torchrun()
     except PumaError as error:
         fail(str(error))
     except BrokenPipeError:
@@ -68,6 +69,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("puma: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def leave_torchrun() -> None:
+    """End a process that torchrun started, once all is written, without the way out of the interpreter.
+
+    There, threads of the process group may still be within C++ and abort the process: torchrun would take a run that
+    has succeeded for a failed one.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def call_verb(words: list[str]) -> None:

@@ -93,11 +93,11 @@ def in_words(workspace: Workspace, folder: Path) -> str:
     baseline, ours = recorded["rows"]
     plan = Plan.open(folder / ours["seeds"][0]["plan"])
     kept = plan.strength[plan.keep]
-    weaker, helped = int((kept < workspace.setting.eps * (1 - 1e-6)).sum()), int((kept < 0).sum())
+    weaker, helped = int((kept.abs() < workspace.setting.eps * (1 - 1e-6)).sum()), int((kept < 0).sum())
     lines = [
         f"Of {len(plan):,} training images ({EXTRA:,} of them distorted copies of digits) the plan of the first seed "
         f"prunes the {int((~plan.keep).sum()):,} easiest; of the others it attacks {weaker:,} less strongly than eps, "
-        f"{helped:,} of them towards their label."
+        f"and {helped:,} towards their label."
     ]
     for attack, name in (("clean", "accuracy"), ("cw", "robustness")):
         before, after = (

@@ -73,12 +73,11 @@ class Workspace:
             parts["processes"] = self.processes
         out = self.path / "runs" / f"{described(model)}-seed{seed}-{_key(parts)}"
         with locked(out) as lock:
-            finished = RunFolder(out).model.is_file()
             if self.processes == 1:
                 ensure_trained(config, pools, out, plan=plan)
             else:
                 self._train_together(config, pools, out, plan, lock)
-            if not finished:
+            if not (out / _MADE_BY).is_file():
                 write_json(out / _MADE_BY, made_by())
         return out
 
@@ -235,7 +234,7 @@ def plan_counts(path: Path, eps: float) -> dict[str, float]:
     kept = plan.strength[plan.keep]
     return {
         "kept_share": float(plan.keep.double().mean()),
-        "weakened_share": float((kept < eps * (1 - 1e-6)).double().mean()),
+        "weakened_share": float((kept.abs() < eps * (1 - 1e-6)).double().mean()),
         "helped_share": float((kept < 0).double().mean()),
     }
 
