@@ -40,9 +40,9 @@ class Done:
     numbers: dict[tuple[str, float | None, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, row: Row, seed: int, at: float | None, values: Mapping[str, float]) -> None:
-        """Take down numbers of a row."""
+        """Take down numbers of a row, with the six digits that results have."""
         for quantity, value in values.items():
-            self.numbers[row.label, at, quantity][seed] = value
+            self.numbers[row.label, at, quantity][seed] = float(f"{value:.6g}")
 
 
 def run_experiment(
