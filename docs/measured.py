@@ -24,13 +24,13 @@ Stored = Mapping[str, str]
 
 
 def main() -> None:
-    """Bring pages and pictures up to date."""
-    for page in PAGES:
-        path = ROOT / page
-        path.write_text(updated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+    """Bring pictures and pages up to date."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     for picture in sorted((ROOT / "results").glob("fig*-small-*.png")):
         shutil.copyfile(picture, PICTURES / picture.name)
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(updated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def updated(page: str, text: str) -> str:
@@ -60,7 +60,7 @@ def section_of(name: str) -> str:
     path = ROOT / "results" / f"{name}.csv"
     if not path.is_file():
         return ""
-    pictures = sorted((ROOT / "results").glob(f"{name}-small-*.png"))
+    pictures = sorted(PICTURES.glob(f"{name}-small-*.png"))
     shown = "".join(f"\n\n![{experiment.title}](images/reproduce/{picture.name})" for picture in pictures)
     command, found = told_by_the_file(name)
     parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
