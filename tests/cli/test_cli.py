@@ -153,7 +153,7 @@ def test_the_demo_says_whether_chance_explains_a_difference() -> None:
     alone = compared(counts[:1], counts[1:2])
     assert alone == (
         "TRADES 50.0%, PUMA 60.0%: +10.0 points, within what chance explains "
-        "(95 % interval -3.7 to +23.2 for these two models; other seeds may differ)"
+        "(95 % interval -3.7 to +23.2 on these 100 test images; other seeds may differ)"
     )
 
 

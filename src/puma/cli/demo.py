@@ -25,12 +25,13 @@ from puma.report.page import check_out, write_report
 from puma.training import recipe
 
 EXTRA = 6000
+SAMPLES_SEEN = 30_000
 
 
 def demo(
     *,
     out: Annotated[Path, arg(metavar="DIR", help="folder to write")] = Path("demo-output"),
-    samples_seen: int = 30_000,
+    samples_seen: int = SAMPLES_SEEN,
     seeds: int = 3,
     open: bool = False,
 ) -> None:
@@ -83,7 +84,7 @@ def _setting(samples_seen: int) -> Setting:
         nets={"main": config},
         evaluation=EvaluationConfig(masking_samples=0),
         stands_in=False,
-        changed=f"samples_seen {samples_seen}",
+        changed="" if samples_seen == SAMPLES_SEEN else f"samples_seen {samples_seen}",
     )
 
 
@@ -115,7 +116,8 @@ def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
         told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", paired_difference(after, before)
     verdict = "within what chance explains" if change.within_noise else "more than chance explains"
     between = f"95 % interval {100 * change.low:+.1f} to {100 * change.high:+.1f}"
-    seeds = f"over {len(before)} seeds" if len(before) > 1 else "for these two models; other seeds may differ"
+    where = f"on these {before[0].total:,} test images"
+    seeds = f"over {len(before)} seeds {where}" if len(before) > 1 else f"{where}; other seeds may differ"
     return f"{told}: {100 * change.mean:+.1f} points, {verdict} ({between} {seeds})"
 
 
