@@ -2,7 +2,8 @@
 
     puma run fig2 --preset small  # half a minute on two cores
 
-Expect the attack to lower the error without pruning by some 4 %; PE keeps most of its gain.
+Expect the attack to lower the error by some 4 %, without pruning and with PE, but where only the closest percent or two
+are kept: there it raises it a little.
 """
 
 from puma.experiments.perceptron_figure import PerceptronFigure

@@ -2,7 +2,7 @@
 
     puma run fig4 --preset small  # half a minute on two cores
 
-Expect PE to be as good as without an attack, and PD to be as it was.
+Expect PE to be better than in standard training at every kept share, and PD to be as it was without the filter.
 """
 
 from puma.experiments.perceptron_figure import PerceptronFigure
