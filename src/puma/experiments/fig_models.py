@@ -2,8 +2,8 @@
 
     puma run fig-models --preset small  # 21 trainings, 40 minutes on one core
 
-Expect of the main net what fig-data-size shows: accuracy rises up to a pruned fraction of 0.3, robustness falls sharply
-beyond. The other nets have not been measured at this size.
+Expect accuracy to rise up to a pruned fraction of 0.3 for the main net and hardly for the second, which here is half as
+large; robustness falls sharply beyond 0.3 for both. The third net has not been measured at this size.
 """
 
 from puma.experiments.spec import PRUNE_FRACTIONS, Experiment, Measured, Model, Net, Planned, Row
