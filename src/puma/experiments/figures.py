@@ -9,8 +9,8 @@ from puma.experiments.results import Line
 from puma.experiments.spec import Experiment
 from puma.margins.distribution import draw_picture, histograms
 from puma.margins.table import read_margins
+from puma.report.curves import COLOURS
 
-_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # told apart by everybody
 _MARKS = ["o", "s", "^", "D", "v", "P", "X"]
 _PANELS = {
     "lines": {"clean_accuracy": "accuracy", "robust_accuracy": "robustness (C&W)"},
@@ -45,7 +45,7 @@ def draw_lines(lines: Sequence[Line], panels: dict[str, str], path: Path, *, tit
                 [line.at for line in points],
                 [100 * line.mean for line in points],
                 yerr=[100 * (line.spread or 0.0) for line in points],
-                color=_COLOURS[index % len(_COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 marker=_MARKS[index % len(_MARKS)],
                 markersize=5,
                 linewidth=1.4,
