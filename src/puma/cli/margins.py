@@ -56,9 +56,9 @@ def margins(
     import torch
 
     from puma.margins import measure_pool
-    from puma.margins.job import model_fingerprint
     from puma.margins.methods import METHODS
     from puma.models import load_model
+    from puma.models.fingerprint import fingerprint_model
     from puma.pools import open_pools
 
     opened = open_pools(pools)
@@ -67,7 +67,7 @@ def margins(
     if dry_run:
         names = " + ".join(map(str, pools))
         print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
-        print(f"model     {model}, fingerprint {model_fingerprint(loaded)[:16]}, on {device}")
+        print(f"model     {model}, fingerprint {fingerprint_model(loaded, opened.image_shape)[:16]}, on {device}")
         print(f"method    {method} {dataclasses.asdict(METHODS[method].config)}")
         print(f"norm      {norm}, cap {cap}, batch size {batch_size}, parts of {part_size:,}")
         print(f"out       {out}")

@@ -1,7 +1,6 @@
 """What a margins file was made from: written into its footer, compared before anything is added to it."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import nn
 
 FORMAT = "puma-margins-1"
 KEY = b"puma"
@@ -60,13 +58,3 @@ class Job:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 24 else f"{text[:12]}..."
-
-
-def model_fingerprint(model: nn.Module) -> str:
-    """Hash of the architecture as printed and of every parameter and buffer."""
-    digest = hashlib.sha256(str(model).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        values = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-        digest.update(values.view(-1).view(torch.uint8).numpy().tobytes() if values.numel() else b"")
-    return digest.hexdigest()

@@ -18,12 +18,13 @@ from puma.errors import PumaError
 from puma.margins.api import check_labels
 from puma.margins.checks import check_settings
 from puma.margins.geometry import norm_named
-from puma.margins.job import Job, model_fingerprint
+from puma.margins.job import Job
 from puma.margins.meter import Meter, ready
 from puma.margins.methods import method_named
 from puma.margins.parts import Parts
 from puma.margins.ranks import Ranks, ranks
 from puma.margins.table import to_arrow, write_whole
+from puma.models.fingerprint import fingerprint_model
 from puma.pools import Pool, to_unit
 from puma.progress import Advance, progress_bar
 
@@ -60,7 +61,7 @@ def measure_pool(
     job = Job(
         pool=pool.fingerprint,
         pool_size=len(pool),
-        model=model_fingerprint(model),
+        model=fingerprint_model(model, pool.image_shape),
         method=method,
         config=dataclasses.asdict(method_named(method).config),
         norm=norm_named(norm).name,
