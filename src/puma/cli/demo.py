@@ -22,6 +22,7 @@ from puma.experiments.workspace import Workspace
 from puma.planning import Plan
 from puma.report.comparison import Difference, difference, estimate, paired_difference
 from puma.report.page import check_out, write_report
+from puma.report.record import RECORD_FILE, read_record
 from puma.training import recipe
 
 EXTRA = 6000
@@ -90,9 +91,9 @@ def _setting(samples_seen: int) -> Setting:
 
 def in_words(workspace: Workspace, folder: Path) -> str:
     """Say what happened: what the plan did, accuracy and robustness before and after, whether chance explains it."""
-    recorded = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-    baseline, ours = recorded["rows"]
-    plan = Plan.open(folder / ours["seeds"][0]["plan"])
+    baseline, ours = read_record(folder / RECORD_FILE).rows
+    assert ours.seeds[0].plan is not None
+    plan = Plan.open(ours.seeds[0].plan)
     kept = plan.strength[plan.keep]
     weaker, helped = int((kept.abs() < workspace.setting.eps * (1 - 1e-6)).sum()), int((kept < 0).sum())
     lines = [
@@ -102,7 +103,7 @@ def in_words(workspace: Workspace, folder: Path) -> str:
     ]
     for attack, name in (("clean", "accuracy"), ("cw", "robustness")):
         before, after = (
-            [_count(folder / seed["evaluation"], attack) for seed in row["seeds"]] for row in (baseline, ours)
+            [_count(seed.evaluation, attack) for seed in row.seeds if seed.evaluation] for row in (baseline, ours)
         )
         lines.append(f"{name:<11} {compared(before, after)}")
     return "\n".join(lines)

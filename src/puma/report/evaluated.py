@@ -6,7 +6,7 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation.counts import Count
-from puma.report.experiment import read_object
+from puma.report.record import read_object
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puma.errors import PumaError
-from puma.report.experiment import FILE, read_experiment
 from puma.report.found import Found, found_rows
+from puma.report.record import RECORD_FILE, read_experiment
 from puma.report.study import Study, joined
 
 DEPTH = 4
@@ -22,12 +22,12 @@ def read_study(paths: Sequence[Path]) -> Study:
         raise PumaError("give at least one run, folder of results or experiment.json to report on.")
     found = Found()
     for path in paths:
-        if path.is_file() and path.name == FILE:
+        if path.is_file() and path.name == RECORD_FILE:
             found.experiments.append(path)
         elif path.is_dir():
             _search(path, found, DEPTH)
         elif path.is_file():
-            raise PumaError(f"{path} is a file; give the folder it lies in, or an {FILE}.")
+            raise PumaError(f"{path} is a file; give the folder it lies in, or an {RECORD_FILE}.")
         else:
             raise PumaError(f"no such file or folder: {path}.")
     studies = [read_experiment(path) for path in {path.resolve(): path for path in found.experiments}.values()]
@@ -39,15 +39,15 @@ def read_study(paths: Sequence[Path]) -> Study:
         places = ", ".join(map(str, paths))
         raise PumaError(
             f"nothing to report on in {places}: expected a run of puma train, margins*.parquet, plan*.parquet or "
-            f"{FILE}, at most {DEPTH} folders deep."
+            f"{RECORD_FILE}, at most {DEPTH} folders deep."
         )
     return joined(studies)
 
 
 def _search(folder: Path, found: Found, depth: int) -> None:
     for place in _walk(folder, depth):
-        if (place / FILE).is_file():
-            found.experiments.append(place / FILE)
+        if (place / RECORD_FILE).is_file():
+            found.experiments.append(place / RECORD_FILE)
         elif (place / "config.json").is_file() and (place == folder or _is_run(place)):
             found.runs.append(place)
         elif (place / "pool.json").is_file():
@@ -74,7 +74,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
         if len(seen) > _MOST_FOLDERS:
             raise PumaError(f"{folder} holds more than {_MOST_FOLDERS:,} folders; name the ones to report on.")
         yield place
-        if left and not any((place / name).is_file() for name in (FILE, "config.json", "pool.json")):
+        if left and not any((place / name).is_file() for name in (RECORD_FILE, "config.json", "pool.json")):
             inner = (entry for entry in os.scandir(place) if entry.is_dir())
             names = sorted(entry.name for entry in inner if not entry.name.startswith("."))
             waiting += [(place / name, left - 1) for name in names if not name.endswith(".parts")]
