@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from puma.drawing import COLOURS, MARKERS
 from puma.experiments.presets import Setting
 from puma.experiments.record import Files
 from puma.experiments.results import Line
 from puma.experiments.spec import Experiment
 from puma.margins.distribution import draw_picture, histograms
 from puma.margins.table import read_margins
-from puma.report.curves import COLOURS
 
-_MARKS = ["o", "s", "^", "D", "v", "P", "X"]
 _PANELS = {
     "lines": {"clean_accuracy": "accuracy", "robust_accuracy": "robustness (C&W)"},
     "curves": {"held_out_clean_accuracy": "held-out accuracy", "held_out_robust_accuracy": "held-out robustness"},
@@ -46,7 +45,7 @@ def draw_lines(lines: Sequence[Line], panels: dict[str, str], path: Path, *, tit
                 [100 * line.mean for line in points],
                 yerr=[100 * (line.spread or 0.0) for line in points],
                 color=COLOURS[index % len(COLOURS)],
-                marker=_MARKS[index % len(_MARKS)],
+                marker=MARKERS[index % len(MARKERS)],
                 markersize=5,
                 linewidth=1.4,
                 capsize=2,

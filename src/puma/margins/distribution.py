@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from puma.drawing import BINS, COLOURS, LINE_STYLES, bin_edges, count_in_bins
 from puma.errors import PumaError
 from puma.margins.status import Status
 from puma.margins.table import MarginTable
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BAR = 50
-_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]  # told apart by everybody
-_STYLES = ["-", "--", "-.", ":"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def summarise(table: MarginTable, eps: float) -> Summary:
     )
 
 
-def histograms(tables: Mapping[str, MarginTable], bins: int = 40) -> Histograms:
+def histograms(tables: Mapping[str, MarginTable], bins: int = BINS) -> Histograms:
     """Count the margins of several files on common bins; the outer bins also take the one percent beyond them."""
     found = {name: _found(table) for name, table in tables.items()}
     everything = np.concatenate(list(found.values()))
@@ -64,9 +63,8 @@ def histograms(tables: Mapping[str, MarginTable], bins: int = 40) -> Histograms:
         raise PumaError("there are no measured margins to draw: no search found a boundary.")
     if len({table.made_from["norm"] for table in tables.values()}) > 1:
         raise PumaError("the files hold margins in different norms; compare those of one norm.")
-    low, high = np.quantile(everything, (0.005, 0.995))
-    edges = np.linspace(low, max(high, low + 1e-9), bins + 1)
-    counts = {name: np.histogram(margin.clip(low, high), edges)[0].tolist() for name, margin in found.items()}
+    edges = bin_edges(everything, bins)
+    counts = {name: count_in_bins(margin, edges).tolist() for name, margin in found.items()}
     return Histograms(edges.tolist(), counts)
 
 
@@ -111,7 +109,7 @@ def draw_picture(drawn: Histograms, path: Path, *, eps: float, unit: float, labe
     edges = np.array(drawn.edges) * unit
     alone = len(drawn.counts) == 1
     for index, (name, counts) in enumerate(drawn.counts.items()):
-        colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
+        colour, style = COLOURS[index % len(COLOURS)], LINE_STYLES[index % len(LINE_STYLES)]
         shares = np.array(counts) / max(sum(counts), 1)
         axes.stairs(shares, edges, fill=alone, color=colour, linestyle=style, linewidth=1.8, label=name)
     axes.axvline(0, color="black", linewidth=1, label="boundary")

@@ -10,15 +10,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from puma.drawing import MARKERS, SEQUENCE
 from puma.perceptron.newton import Array
 from puma.perceptron.results import Results
 from puma.perceptron.study import Figure, Panel, Series, without_attack
 from puma.perceptron.theory import crossover_alpha
 
-# no pruning is black; the rest is a sequence that stays ordered for every kind of colour vision and in grey
-_NONE = "#000000"
-_COLOURS = ("#fdae3d", "#ee7b51", "#cc4778", "#9c179e", "#5c01a6", "#1f0a8a")
-_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+_NONE = "#000000"  # no pruning is black; the rest is a sequence
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.5,
@@ -88,8 +86,8 @@ def line_label(figure: Figure, panel: Panel, line: Series) -> str:
 def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Results) -> Line2D:
     pruned = line.pruning.strategy != "none"
     shown = position - 1 if pruned else 2 * position
-    colour = _COLOURS[shown % len(_COLOURS)] if pruned or panel.kind == "ratio" else _NONE
-    marker = _MARKERS[position % len(_MARKERS)]
+    colour = SEQUENCE[shown % len(SEQUENCE)] if pruned or panel.kind == "ratio" else _NONE
+    marker = MARKERS[position % len(MARKERS)]
     _theory(axis, panel, line, colour, results)
     alphas, means, bars = [], [], []
     for alpha in sorted(results.study.alphas):
@@ -161,7 +159,7 @@ def crossover(figure: Figure) -> Canvas:
     axis = canvas.subplots()
     crossings = [crossover_alpha(keep) for keep in _KEEPS_OF_CROSSOVER]
     keeps = [100 * keep for keep in _KEEPS_OF_CROSSOVER]
-    axis.plot(keeps, crossings, color=_COLOURS[2], marker="o", ms=3.5, lw=1.2)
+    axis.plot(keeps, crossings, color=SEQUENCE[2], marker="o", ms=3.5, lw=1.2)
     axis.text(60, 1.72, "PE better", ha="center")
     axis.text(22, 1.25, "PE worse", ha="center")
     axis.set_xlabel("kept, % of the pool")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from puma.drawing import BINS, KEPT, POOL, PRUNED
 from puma.planning.plan import Plan, wiped_out
 from puma.pools import Origin, Pool
 
@@ -102,10 +103,10 @@ def draw(plan: Plan, path: Path, pool: Pool | None = None) -> None:
     axes = figure.subplots(1, panels, squeeze=False)[0]
     strength = plan.strength.numpy()
     keep = plan.keep.numpy()
-    edges = np.linspace(strength.min(), strength.max() + 1e-9, 41)
-    axes[0].hist(strength[keep], bins=edges, color="#0072b2", label=f"kept ({keep.sum():,})")
+    edges = np.linspace(strength.min(), strength.max() + 1e-9, BINS + 1)
+    axes[0].hist(strength[keep], bins=edges, color=KEPT, label=f"kept ({keep.sum():,})")
     if not keep.all():
-        axes[0].hist(strength[~keep], bins=edges, histtype="step", color="#d55e00", hatch="//",
+        axes[0].hist(strength[~keep], bins=edges, histtype="step", color=PRUNED, hatch="//",
                      label=f"pruned ({(~keep).sum():,})")  # fmt: skip
     axes[0].axvline(0, color="black", linewidth=0.8)
     axes[0].set(xlabel="strength (radius of the attack; negative: towards the label)", ylabel="samples", yscale="log")
@@ -115,8 +116,8 @@ def draw(plan: Plan, path: Path, pool: Pool | None = None) -> None:
         before = np.bincount(pool.labels, minlength=pool.num_classes)[: len(shown)]
         after = np.bincount(pool.labels[keep], minlength=pool.num_classes)[: len(shown)]
         rows = np.arange(len(shown))
-        axes[1].barh(rows, before, color="#d9d9d9", label="in the pool")
-        axes[1].barh(rows, after, color="#0072b2", label="kept", height=0.5)
+        axes[1].barh(rows, before, color=POOL, label="in the pool")
+        axes[1].barh(rows, after, color=KEPT, label="kept", height=0.5)
         axes[1].set_yticks(rows, shown)
         axes[1].invert_yaxis()
         axes[1].set(xlabel="samples")

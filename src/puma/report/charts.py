@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from puma.drawing import BINS, bin_edges, count_in_bins
 from puma.report.comparison import Difference, Estimate
 from puma.report.frame import (
     BOTTOM,
@@ -29,7 +30,6 @@ from puma.report.frame import (
 )
 from puma.report.markup import Markup, tag
 
-BINS = 40
 _MOST_POINTS = 300
 Numbers = NDArray[np.floating]
 Counts = NDArray[np.int64]
@@ -119,25 +119,14 @@ def row_keys(names: Sequence[tuple[int, str]]) -> Markup:
     return tag("ul", *items, class_="legend")
 
 
-def edges_of(values: Numbers) -> Numbers:
-    """Forty equal bins over the middle 99 %; the outer ones also take what lies beyond."""
-    low, high = np.quantile(values, (0.005, 0.995))
-    return np.linspace(low, max(high, low + 1e-6), BINS + 1)
-
-
-def binned(values: Numbers, edges: Numbers) -> Counts:
-    """Count values in bins; those beyond the ends count in the outer bins."""
-    return np.histogram(values.clip(edges[0], edges[-1]), edges)[0]
-
-
 def margin_histogram(
     name: str, kept: Numbers, pruned: Numbers, marks: Mapping[str, float], norm: str, *, planned: bool = True
 ) -> Markup:
     """Kept samples filled, pruned ones hatched on top of them, with values of interest marked."""
     inside = [value for value in marks.values() if np.isfinite(value)]
-    edges = edges_of(np.concatenate([kept, pruned]))
+    edges = bin_edges(np.concatenate([kept, pruned]))
     low, high = min([edges[0], *inside]), max([edges[-1], *inside])
-    first, second = binned(kept, edges), binned(pruned, edges)
+    first, second = count_in_bins(kept, edges), count_in_bins(pruned, edges)
     frame = Frame(widened([float(low), float(high)], 0.03), (0.0, 1.12 * float((first + second).max())))
     parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=short, write_y=short)]
     word = "kept" if planned else "samples"
@@ -158,8 +147,8 @@ def margin_histogram(
 
 def margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str) -> Markup:
     """Histograms of several files over each other, as shares of each."""
-    edges = edges_of(np.concatenate([values for _, _, values in margins]))
-    shares = [(index, binned(values, edges) / max(len(values), 1)) for index, _, values in margins]
+    edges = bin_edges(np.concatenate([values for _, _, values in margins]))
+    shares = [(index, count_in_bins(values, edges) / max(len(values), 1)) for index, _, values in margins]
     frame = Frame((float(edges[0]), float(edges[-1])), (0.0, 1.1 * float(max(share.max() for _, share in shares))))
     parts = frame.axes(f"margin ({norm})", "share", write_x=short, write_y=_percent)
     for index, share in shares:
@@ -176,7 +165,7 @@ def strength_histogram(name: str, strength: Numbers, eps: float | None, norm: st
     """How strongly the kept samples are attacked; counts on a logarithmic axis."""
     ends = [float(strength.min()), float(strength.max()), *([-eps, eps] if eps else [])]
     edges = np.linspace(min(ends), max(max(ends), min(ends) + 1e-6), BINS + 1)
-    counts = binned(strength, edges)
+    counts = count_in_bins(strength, edges)
     frame = Frame(widened([float(edges[0]), float(edges[-1])], 0.03), (0.7, 2.0 * float(counts.max())), log=True)
     parts = frame.axes(f"strength ({norm})" if norm else "strength", "samples", write_x=short, write_y=short)
     parts += _bars(frame, edges, np.zeros_like(counts), counts, "bar kept", "kept")

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from puma.drawing import COLOURS, LINE_STYLES
 from puma.errors import PumaError
 
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # told apart by everybody
-_STYLES = ["-", "--", "-.", ":"]
 PANELS = {
     "held_out_clean_accuracy": "held-out accuracy",
     "held_out_robust_accuracy": "held-out robust accuracy",
@@ -57,7 +56,7 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
         for index, (run, metrics) in enumerate(lines.items()):
             points = [line for line in metrics if name in line]
             samples = [line["samples"] / 1000 for line in points]
-            colour, style = COLOURS[index % len(COLOURS)], _STYLES[index % len(_STYLES)]
+            colour, style = COLOURS[index % len(COLOURS)], LINE_STYLES[index % len(LINE_STYLES)]
             panel.plot(samples, [line[name] for line in points], style, color=colour, label=run.replace("$", r"\$"))
         panel.set(title=PANELS[name], xlabel="thousand samples seen")
         panel.grid(alpha=0.3)

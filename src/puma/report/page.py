@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from puma.drawing import COLOURS, DARK
 from puma.errors import PumaError
 from puma.report.choice import LEAST, Choice, choose
 from puma.report.folders import read_study
@@ -87,7 +88,7 @@ def render(
             "tile": tile_size(samples.pool)[::-1] if samples.pool and sheets else None,
         }
         sections["Gallery"] = _gallery(samples, choice, sheets, why)
-    style, script = _file("page.css") + _sheet_rules(sheets or []), _file("page.js")
+    style, script = _palette() + _file("page.css") + _sheet_rules(sheets or []), _file("page.js")
     links = [tag("a", name, href=f"#{_anchor(name)}") for name in sections]
     return Template(_file("page.html")).substitute(
         mark=_MARK,
@@ -116,6 +117,11 @@ def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) ->
     smaller = [] if exact or not sheets else ["Pictures are scaled down."]
     sentences = [chosen, *samples.notes, *([why] if why else []), *smaller]
     return markup(tag("p", " ".join(sentences)), Markup(_file("gallery.html")))
+
+
+def _palette() -> str:
+    pairs = enumerate(zip(COLOURS, DARK, strict=True))
+    return f":root {{ {' '.join(f'--s{index}: light-dark({light}, {dark});' for index, (light, dark) in pairs)} }}\n"
 
 
 def _sheet_rules(sheets: list[Sheet]) -> str:
