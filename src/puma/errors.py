@@ -1,11 +1,22 @@
-"""The one exception that a user is meant to read."""
+"""The exceptions that a user is meant to read."""
 
 
-class PumaError(Exception):
+class PumaError(ValueError):
     """Bad input, told in one sentence: what was expected, what came, what to change.
 
-    The command line prints the sentence and exits with code 2; library callers can catch it.
+    The command line prints the sentence and exits with code 2; library callers can catch it, also as a ValueError.
     """
+
+
+class Interrupted(Exception):
+    """Work that a signal has ended in good order: the sentence says what is saved and how to go on.
+
+    The command line prints the sentence and exits with 128 plus the number of the signal.
+    """
+
+    def __init__(self, sentence: str, signal_number: int) -> None:
+        super().__init__(sentence)
+        self.signal_number = signal_number
 
 
 def unknown_name(kind: str, name: str, known: list[str]) -> PumaError:
