@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from benchmarks.side_by_side import interleaved, print_table
 from puma.models import build, frozen
-from puma.models.frozen import BatchNormMode
+from puma.models.prepare import BatchNormMode
 from puma.training import TrainConfig
 from puma.training.distributed import Ranks
 from puma.training.feed import StepBatch

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import puma
 from puma.models import build
-from puma.models.average import AverageConfig, averaged_copy, update_average
+from puma.models.ema import EmaConfig, copy_for_ema, update_ema
 from puma.pools import crop_and_flip, to_unit
 from puma.pools.importers.digits import digits
 from puma.pools.importing import write_parts
@@ -30,7 +30,7 @@ def train(images: Tensor, labels: Tensor, strength: Tensor, samples_seen: int) -
     """Train with TRADES, attacking sample i with strength i, and return the average of the weights."""
     torch.manual_seed(0)
     model = build("small-8px", num_classes=10)
-    average = averaged_copy(model)
+    average = copy_for_ema(model)
     steps = max(2, samples_seen // BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=steps, pct_start=0.1)
@@ -42,7 +42,7 @@ def train(images: Tensor, labels: Tensor, strength: Tensor, samples_seen: int) -
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
-        update_average(average, model, step, AverageConfig())
+        update_ema(average, model, step, EmaConfig())
     return average
 
 

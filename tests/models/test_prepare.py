@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.models import build
-from puma.models.prepare import fold_batchnorm, prepare
+from puma.models.prepare import fold_batchnorm, prepare_model
 
 
 def settled(name: str) -> nn.Module:
@@ -30,7 +30,7 @@ def test_same_logits_with_batchnorm_folded(name: str, left: int) -> None:
     model = settled(name)
     images = torch.rand(6, model_channels(name), 32, 32)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    ready = prepare(model, images)
+    ready = prepare_model(model, images)
     assert ready is not model
     with torch.no_grad():
         torch.testing.assert_close(ready(images), model(images), rtol=1e-3, atol=1e-4)
@@ -73,6 +73,6 @@ def test_a_model_that_cannot_be_traced_or_copied_is_used_as_it_is() -> None:
     images = torch.rand(3, 3, 2, 2)
     model = Branching()
     with torch.no_grad():
-        assert torch.equal(prepare(model, images)(images), model(images))
+        assert torch.equal(prepare_model(model, images)(images), model(images))
     unique = Unique()
-    assert prepare(unique, images) is unique
+    assert prepare_model(unique, images) is unique

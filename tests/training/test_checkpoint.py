@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from puma import PumaError
-from puma.models.average import averaged_copy
+from puma.models.ema import copy_for_ema
 from puma.training.checkpoint import Progress, checkpoints, load_newest, save_checkpoint
 from puma.training.optimizer import OptimizerConfig, make_sgd, momentum_buffers
 
@@ -13,7 +13,7 @@ from puma.training.optimizer import OptimizerConfig, make_sgd, momentum_buffers
 def trained(seed: int) -> tuple[nn.Module, nn.Module, torch.optim.SGD]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    average = averaged_copy(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    average = copy_for_ema(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
     optimizer = make_sgd(model, OptimizerConfig())
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -78,4 +78,4 @@ def test_a_checkpoint_of_another_net_raises(tmp_path: Path) -> None:
     save_steps(tmp_path, 1)
     model = nn.Linear(2, 2)
     with pytest.raises(PumaError, match="does not fit the model"):
-        load_newest(tmp_path, model, averaged_copy(model), make_sgd(model, OptimizerConfig()), tell=pytest.fail)
+        load_newest(tmp_path, model, copy_for_ema(model), make_sgd(model, OptimizerConfig()), tell=pytest.fail)

@@ -10,7 +10,7 @@ from puma.attacks.losses import kl_to_clean, loss_by_name
 from puma.attacks.norms import norm_by_name, per_sample
 from puma.attacks.validation import check_batch, strength_per_sample
 from puma.errors import PumaError, unknown_name
-from puma.models.frozen import BatchNormMode, frozen
+from puma.models.prepare import BatchNormMode, frozen
 
 
 def pgd(

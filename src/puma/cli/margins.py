@@ -57,8 +57,7 @@ def margins(
 
     from puma.margins import measure_pool
     from puma.margins.methods import METHODS
-    from puma.models import load_model
-    from puma.models.fingerprint import fingerprint_model
+    from puma.models import fingerprint_model, load_model
     from puma.pools import open_pools
 
     opened = open_pools(pools)

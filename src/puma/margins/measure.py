@@ -24,7 +24,7 @@ from puma.margins.methods import method_named
 from puma.margins.parts import Parts
 from puma.margins.ranks import Ranks, ranks
 from puma.margins.table import to_arrow, write_whole
-from puma.models.fingerprint import fingerprint_model
+from puma.models import fingerprint_model
 from puma.pools import Pool, to_unit
 from puma.progress import Advance, progress_bar
 

@@ -16,7 +16,7 @@ from puma.margins.result import Margins, Tally
 from puma.margins.rows import Arrival, Rows
 from puma.margins.stream import Method, run
 from puma.models import frozen
-from puma.models.prepare import prepare
+from puma.models.prepare import prepare_model
 
 _EXAMPLES = 8
 
@@ -81,7 +81,7 @@ def ready(
     examples = examples[:_EXAMPLES].to(device, dtype)
     with frozen(model), torch.random.fork_rng():
         classes = examine(model, examples)
-        search = prepare(model, examples)
+        search = prepare_model(model, examples)
         if compiled and search is not model:
             search.compile()
         network = Network(search, model, tuple(examples.shape[1:]), autocast)

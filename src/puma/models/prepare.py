@@ -1,19 +1,54 @@
-"""A copy of a model for measuring: eval mode, frozen, BN folded into convolutions, channels last in memory."""
+"""Use a model without leaving a trace in it: freeze it for a while, or make a faster copy for measuring."""
 
 import copy
 import operator
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+BatchNormMode = Literal["eval", "batch"]
 _SAME = 1e-3  # largest difference of logits, as a share of the largest, that folding may make
 
 
-def prepare(model: nn.Module, example: Tensor) -> nn.Module:
-    """Return a faster module that gives the same logits as ``model.eval()``; the model itself is not touched.
+@contextmanager
+def frozen(model: nn.Module, batchnorm: BatchNormMode = "eval") -> Iterator[nn.Module]:
+    """Within the block: eval mode, no gradient to parameters; afterwards every flag is as it was.
 
+    ``batchnorm="batch"`` normalises with the statistics of the batch at hand, as in training mode, but leaves the
+    running statistics alone; dropout and the like stay off. The flags are the model's own, so two threads must not use
+    one model this way at the same time.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if batchnorm == "batch" else []
+    tracking = [(norm, norm.track_running_stats) for norm in norms]
+    try:
+        model.eval()
+        for norm in norms:
+            norm.training = True
+            norm.track_running_stats = False
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        yield model
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+        for norm, flag in tracking:
+            norm.track_running_stats = flag
+        for module, mode in modes:
+            module.training = mode
+
+
+def prepare_model(model: nn.Module, example: Tensor) -> nn.Module:
+    """Return a copy for measuring that gives the same logits as ``model.eval()``; the model itself is not touched.
+
+    The copy is faster: no gradients to weights, BN folded into convolutions, channels last in memory.
     ``example`` images prove it: a copy whose logits differ is thrown away for a plainer one. A model that cannot be
     traced is copied as it is, and one that cannot even be copied is returned itself.
     """
@@ -22,19 +57,19 @@ def prepare(model: nn.Module, example: Tensor) -> nn.Module:
     except Exception:  # any module may refuse to be copied, in its own way
         return model
     if not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules()):
-        return _channels_last(plain)
-    wanted = _logits(plain, example)
-    plain = _channels_last(plain)
+        return _to_channels_last(plain)
+    wanted = _compute_logits(plain, example)
+    plain = _to_channels_last(plain)
     try:
         folded = fold_batchnorm(plain)
-        if _close(_logits(folded, example), wanted):
+        if _are_close(_compute_logits(folded, example), wanted):
             return folded
     except Exception:  # nor does every forward survive symbolic tracing
         pass
     return plain
 
 
-def _channels_last(model: nn.Module) -> nn.Module:
+def _to_channels_last(model: nn.Module) -> nn.Module:
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # absent from torch's stubs
     return model
 
@@ -47,7 +82,7 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
     traced = fx.symbolic_trace(model)
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     modules = dict(traced.named_modules())
-    pairs = [node for node in traced.graph.nodes if _foldable(node, modules, uses)]
+    pairs = [node for node in traced.graph.nodes if _can_fold(node, modules, uses)]
     if not pairs:
         return model
     for node in pairs:
@@ -62,7 +97,7 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
     return traced.requires_grad_(False)
 
 
-def _foldable(node: fx.Node, modules: dict[str, nn.Module], uses: Counter[object]) -> bool:
+def _can_fold(node: fx.Node, modules: dict[str, nn.Module], uses: Counter[object]) -> bool:
     if node.op != "call_module" or not isinstance(modules[str(node.target)], nn.BatchNorm2d):
         return False
     before = node.args[0]
@@ -77,11 +112,11 @@ def _foldable(node: fx.Node, modules: dict[str, nn.Module], uses: Counter[object
 
 
 @torch.no_grad()
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
+def _compute_logits(model: nn.Module, images: Tensor) -> Tensor:
     logits: Tensor = model(images)
     return logits
 
 
-def _close(ours: Tensor, theirs: Tensor) -> bool:
+def _are_close(ours: Tensor, theirs: Tensor) -> bool:
     scale = theirs.abs().amax().clamp_min(torch.finfo(theirs.dtype).tiny)
     return bool(((ours - theirs).abs() <= _SAME * scale).all())

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from puma.errors import PumaError
-from puma.models.build import build
+from puma.models.architectures import build
 from puma.models.weights import load_weights
 
 

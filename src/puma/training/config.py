@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from puma.errors import PumaError, unknown_name
-from puma.models.average import AverageConfig
+from puma.models.ema import EmaConfig
 from puma.training.feed import AugmentConfig
 from puma.training.inner_attack import AttackConfig
 from puma.training.online import OnlineConfig
@@ -80,7 +80,7 @@ class TrainConfig:
     online: OnlineConfig = field(default_factory=OnlineConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    average: AverageConfig = field(default_factory=AverageConfig)
+    average: EmaConfig = field(default_factory=EmaConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 

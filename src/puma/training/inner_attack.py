@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
 from puma.attacks import pgd
-from puma.models.frozen import BatchNormMode
+from puma.models.prepare import BatchNormMode
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The ``wang2023-*`` recipes follow the public code of Wang et al. (2023), fine pr
 from dataclasses import replace
 
 from puma.errors import unknown_name
-from puma.models.average import AverageConfig
+from puma.models.ema import EmaConfig
 from puma.training.config import TrainConfig
 from puma.training.feed import AugmentConfig
 from puma.training.inner_attack import AttackConfig
@@ -30,7 +30,7 @@ _WANG2023 = TrainConfig(
     attack=AttackConfig(eps=8 / 255, step_size=2 / 255, steps=10, batchnorm="batch"),
     optimizer=OptimizerConfig(lr=0.2, momentum=0.9, weight_decay=5e-4, decay="all"),
     schedule=ScheduleConfig(warmup=0.025, every=EPOCH, low_momentum=0.85, high_momentum=0.95),
-    average=AverageConfig(decay=0.995, copy_steps=980, buffers="copy"),
+    average=EmaConfig(decay=0.995, copy_steps=980, buffers="copy"),
     augment=AugmentConfig(padding=4, flip=True),
 )
 

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from puma.errors import PumaError
-from puma.models.average import averaged_copy, update_average
+from puma.models.ema import copy_for_ema, update_ema
 from puma.pools import to_unit
 from puma.training.batch_attack import inner_attack
 from puma.training.config import TrainConfig
@@ -74,7 +74,7 @@ def make_parts(model: nn.Module, config: TrainConfig, ranks: Ranks) -> Parts:
     return Parts(
         model=model,
         called=wrapped(called, ranks, sync_batchnorm=config.compute.sync_batchnorm),
-        average=averaged_copy(model),
+        average=copy_for_ema(model),
         optimizer=make_sgd(model, config.optimizer),
         scaler=scaler,
         ranks=ranks,
@@ -111,7 +111,7 @@ def train_step(parts: Parts, batch: StepBatch, config: TrainConfig) -> StepResul
     else:
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
-    update_average(parts.average, parts.model, step, config.average)
+    update_ema(parts.average, parts.model, step, config.average)
     samples = sum(outcome.samples for outcome in outcomes)
     return StepResult(
         samples=samples,

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from puma.models.frozen import BatchNormMode
+from puma.models.prepare import BatchNormMode
 from puma.training.inner_attack import InnerAttack, same_clean_logits
 
 LossName = Literal["trades", "pgd-at", "standard"]

@@ -1,4 +1,4 @@
-"""The average of a model's weights over training: a model of its own, with its own BN statistics."""
+"""EMA: the moving average of a model's weights over training, a model of its own with its own BN statistics."""
 
 import copy
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class AverageConfig:
+class EmaConfig:
     """How the averaged model follows the trained one.
 
     Attributes:
@@ -23,21 +23,21 @@ class AverageConfig:
     buffers: Literal["average", "copy"] = "average"
 
 
-def average_decay(step: int, config: AverageConfig) -> float:
+def ema_decay(step: int, config: EmaConfig) -> float:
     """Return the share of the old average that step ``step`` (from 0) keeps: min(decay, (1 + t) / (10 + t))."""
     since = step - config.copy_steps
     return 0.0 if since < 0 else min(config.decay, (1 + since) / (10 + since))
 
 
-def averaged_copy(model: nn.Module) -> nn.Module:
+def copy_for_ema(model: nn.Module) -> nn.Module:
     """Return a copy to hold the average: eval mode, no gradients, nothing shared with the model."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 @torch.no_grad()
-def update_average(average: nn.Module, model: nn.Module, step: int, config: AverageConfig) -> None:
+def update_ema(average: nn.Module, model: nn.Module, step: int, config: EmaConfig) -> None:
     """Move the average towards the model by one step; counters are copied."""
-    decay = average_decay(step, config)
+    decay = ema_decay(step, config)
     old: list[Tensor] = list(average.parameters())
     new: list[Tensor] = list(model.parameters())
     for mine, its in zip(average.buffers(), model.buffers(), strict=True):
@@ -46,10 +46,10 @@ def update_average(average: nn.Module, model: nn.Module, step: int, config: Aver
             new.append(its)
         else:
             mine.copy_(its)
-    lerp(old, new, 1 - decay)
+    _lerp_tensors(old, new, 1 - decay)
 
 
-def lerp(old: list[Tensor], new: list[Tensor], weight: float) -> None:
+def _lerp_tensors(old: list[Tensor], new: list[Tensor], weight: float) -> None:
     """Move every tensor of ``old`` towards its partner, all in one launch; weight 1 copies exactly."""
     if weight == 1:
         torch._foreach_copy_(old, new)
