@@ -14,10 +14,8 @@ import tyro
 from foolbox.models.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from puma.evaluation.auto import right_under_autoattack
-from puma.evaluation.gradient import GRADIENT_ATTACKS, clean_right, right_under
-from puma.evaluation.state import State
-from puma.evaluation.subject import subject_of_tensors
+from puma.evaluation.autoattack import run_autoattack
+from puma.evaluation.under_attack import ATTACKS, EvaluatedSamples, ResumeFile, find_right, find_robust
 from puma.models import load_model
 from puma.pools import Pool, to_unit
 
@@ -26,15 +24,17 @@ def main(pool: Path, weights: Path, /, eps: float, samples: int = 1000, auto_sam
     model = load_model("resnet4b", 10, weights=weights).requires_grad_(False)
     batch = Pool.open(pool).batch(range(samples))
     images, labels = to_unit(batch.images).contiguous(), batch.labels
-    subject = subject_of_tensors(model, images, labels, 250)
-    clean = clean_right(subject, State())
+    evaluated = EvaluatedSamples.from_tensors(model, images, labels, 250)
+    clean = find_right(evaluated, ResumeFile())
     print(f"{weights.name}, eps {eps:.5g}: clean {int(clean.sum())} of {samples}")
-    ours = right_under("pgd20", GRADIENT_ATTACKS["pgd20"], subject, clean, eps, State())
+    pgd20 = ATTACKS["pgd20"].gradient
+    assert pgd20 is not None
+    ours = find_robust("pgd20", pgd20, evaluated, clean, eps, ResumeFile())
     compare("PGD-20", ours, clean & foolbox_right(model, images, labels, eps), "foolbox")
 
     few = slice(0, auto_samples)
-    subject = subject_of_tensors(model, images[few], labels[few], 250)
-    ours, after = right_under_autoattack(subject, clean[few], eps, State())
+    evaluated = EvaluatedSamples.from_tensors(model, images[few], labels[few], 250)
+    ours, after = run_autoattack(evaluated, clean[few], eps, ResumeFile())
     print("  AutoAttack, step by step:", {name: int(flags.sum()) for name, flags in after.items()})
     attack = torchattacks.AutoAttack(model, norm="Linf", eps=eps, seed=0)
     attacked = attack(images[few][clean[few]], labels[few][clean[few]])

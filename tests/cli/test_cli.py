@@ -10,7 +10,7 @@ from PIL import Image
 from conftest import Run
 from puma.cli import COMMANDS, load
 from puma.cli.demo import compared
-from puma.evaluation.counts import Count
+from puma.evaluation import Count
 from puma.pools import Pool
 from puma.training import run as training_run
 

@@ -12,12 +12,18 @@ from torch import Tensor, nn
 from puma import Pool, PumaError, evaluate
 from puma.evaluation import EvaluationConfig, evaluate_pool
 from puma.evaluation import evaluate as package_evaluate
-from puma.evaluation.auto import load_autoattack, right_under_autoattack, standard_attacks
-from puma.evaluation.curve import accuracy_curve, draw_curve
-from puma.evaluation.gradient import GRADIENT_ATTACKS, clean_right, right_under
+from puma.evaluation.autoattack import list_standard_attacks, load_autoattack, run_autoattack
+from puma.evaluation.curve import draw_curve, measure_curve
 from puma.evaluation.masking import MaskingCheck, check_masking
-from puma.evaluation.state import State, key_of
-from puma.evaluation.subject import Subject, chosen_rows, subject_of_tensors
+from puma.evaluation.under_attack import (
+    EvaluatedSamples,
+    GradientAttack,
+    ResumeFile,
+    choose_rows,
+    find_right,
+    find_robust,
+    hash_evaluation,
+)
 from puma.models import build, load_model
 from puma.pools import to_unit
 
@@ -62,8 +68,8 @@ def exactly_right(model: Linear, images: Tensor, labels: Tensor, eps: float) -> 
 
 
 @pytest.fixture
-def subject() -> Subject:
-    return subject_of_tensors(Linear().requires_grad_(False), *samples(), 64)
+def evaluated() -> EvaluatedSamples:
+    return EvaluatedSamples.from_tensors(Linear().requires_grad_(False), *samples(), 64)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +82,7 @@ def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
         suite.square.n_queries = 50
         return suite
 
-    monkeypatch.setattr("puma.evaluation.auto.load_autoattack", lambda: SimpleNamespace(AutoAttack=make))
+    monkeypatch.setattr("puma.evaluation.autoattack.load_autoattack", lambda: SimpleNamespace(AutoAttack=make))
 
 
 @pytest.mark.parametrize(("eps", "extra"), [(0.005, ()), (0.02, ("autoattack",)), (0.05, ())])
@@ -102,29 +108,29 @@ def test_the_model_and_the_generator_are_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_wrong_sample_is_never_robust(subject: Subject) -> None:
-    clean = clean_right(subject, State())
+def test_a_wrong_sample_is_never_robust(evaluated: EvaluatedSamples) -> None:
+    clean = find_right(evaluated, ResumeFile())
     assert 0 < int(clean.sum()) < 60
-    robust = right_under("cw", GRADIENT_ATTACKS["cw"], subject, clean, 0.01, State())
+    robust = find_robust("cw", GradientAttack("cw", 40), evaluated, clean, 0.01, ResumeFile())
     assert not bool((robust & ~clean).any())
 
 
-def test_autoattack_is_what_the_package_says(subject: Subject) -> None:
+def test_autoattack_is_what_the_package_says(evaluated: EvaluatedSamples) -> None:
     images, labels = samples()
-    clean = clean_right(subject, State())
-    ours, after = right_under_autoattack(subject, clean, 0.03, State())
-    suite = load_autoattack().AutoAttack(subject.model, eps=0.03, seed=0)
+    clean = find_right(evaluated, ResumeFile())
+    ours, after = run_autoattack(evaluated, clean, 0.03, ResumeFile())
+    suite = load_autoattack().AutoAttack(evaluated.model, eps=0.03, seed=0)
     suite.apgd_targeted.n_target_classes = suite.fab.n_target_classes = 3
     suite.square.n_queries = 50
     with torch.random.fork_rng():
         attacked, _ = suite.run_standard_evaluation(images, labels, batch_size=64)
-    theirs = subject.model(attacked).argmax(1) == labels
+    theirs = evaluated.model(attacked).argmax(1) == labels
     assert torch.equal(ours, theirs)
-    assert list(after) == list(standard_attacks(4)) == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert list(after) == list(list_standard_attacks(4)) == ["apgd-ce", "apgd-t", "fab-t", "square"]
 
 
 def test_two_classes_have_no_targeted_dlr() -> None:
-    assert standard_attacks(3) == ("apgd-ce", "fab-t", "square")
+    assert list_standard_attacks(3) == ("apgd-ce", "fab-t", "square")
     model = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, 2))
     images, labels = samples(8)
     assert 0 <= evaluate(model, images, labels % 2, 0.01, attacks=("autoattack",))["autoattack"] <= 1
@@ -152,7 +158,7 @@ def test_an_evaluation_cut_short_goes_on(calls: int, tmp_path: Path, pool: Pool)
     with pytest.raises(KeyboardInterrupt):
         evaluate_pool(model, pool, 0.03, config, state_path=tmp_path / "state.json")
     restore()
-    done = State.open(tmp_path / "state.json", "another key")
+    done = ResumeFile.open(tmp_path / "state.json", "another key")
     assert done.entries == {}
     passes = []
     model.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -183,7 +189,7 @@ def pool(make_pool: Callable[..., Pool]) -> Pool:
 
 
 def test_json_has_counts_intervals_and_classes(pool: Pool) -> None:
-    result = evaluate_pool(Linear(), pool, 0.01, EvaluationConfig(masking_samples=0)).to_json()
+    result = evaluate_pool(Linear(), pool, 0.01, EvaluationConfig(masking_samples=0)).to_metrics().to_json()
     json.dumps(result)
     clean = result["results"]["clean"]
     assert clean["total"] == 50
@@ -194,24 +200,24 @@ def test_json_has_counts_intervals_and_classes(pool: Pool) -> None:
 
 
 def test_max_samples_takes_some_without_regard_to_order(pool: Pool) -> None:
-    rows = chosen_rows(pool, 12)
+    rows = choose_rows(pool, 12)
     assert len(rows) == 12
     assert rows.tolist() == sorted(set(rows.tolist())) != list(range(12))
-    assert np.array_equal(rows, chosen_rows(pool, 12))
-    assert chosen_rows(pool, 12, first=True).tolist() == list(range(12))
-    assert len(chosen_rows(pool, 0)) == len(chosen_rows(pool, 99)) == 50
+    assert np.array_equal(rows, choose_rows(pool, 12))
+    assert choose_rows(pool, 12, first=True).tolist() == list(range(12))
+    assert len(choose_rows(pool, 0)) == len(choose_rows(pool, 99)) == 50
     assert len(evaluate_pool(Linear(), pool, 0.01, EvaluationConfig(max_samples=7, masking_samples=0)).labels) == 7
 
 
-def test_an_honest_net_raises_no_suspicion(subject: Subject) -> None:
-    check = check_masking(subject, clean_right(subject, State()), 0.03, samples=40)
+def test_an_honest_net_raises_no_suspicion(evaluated: EvaluatedSamples) -> None:
+    check = check_masking(evaluated, find_right(evaluated, ResumeFile()), 0.03, max_samples=40)
     assert check.warnings() == []
     assert check.large == 0
 
 
 def test_hidden_gradients_are_noticed() -> None:
-    subject = subject_of_tensors(Linear(quantised=True).requires_grad_(False), *samples(), 64)
-    check = check_masking(subject, clean_right(subject, State()), 0.06, samples=40)
+    evaluated = EvaluatedSamples.from_tensors(Linear(quantised=True).requires_grad_(False), *samples(), 64)
+    check = check_masking(evaluated, find_right(evaluated, ResumeFile()), 0.06, max_samples=40)
     said = " ".join(check.warnings())
     assert "black-box" in said
     assert "at eps 0.5" in said
@@ -224,18 +230,18 @@ def test_each_sign_has_its_sentence() -> None:
 
 
 def test_square_beating_the_gradient_attacks_is_told(
-    monkeypatch: pytest.MonkeyPatch, pool: Pool, subject: Subject
+    monkeypatch: pytest.MonkeyPatch, pool: Pool, evaluated: EvaluatedSamples
 ) -> None:
     flags = torch.ones(50, dtype=torch.bool)
     after = {"apgd-ce": flags, "apgd-t": flags, "fab-t": flags, "square": torch.arange(50) > 2}
-    monkeypatch.setattr("puma.evaluation.accuracy.right_under_autoattack", lambda *_, **__: (after["square"], after))
+    monkeypatch.setattr("puma.evaluation.accuracy.run_autoattack", lambda *_, **__: (after["square"], after))
     config = EvaluationConfig(attacks=("autoattack",), masking_samples=0)
     result = evaluate_pool(Linear(), pool, 0.01, config)
     assert "the black-box one breaks 3 more of 50 samples" in result.warnings[0]
 
 
-def test_the_curve_falls_and_is_drawn(subject: Subject, tmp_path: Path) -> None:
-    counts = accuracy_curve(subject, [0.05, 0.01, 0.5])
+def test_the_curve_falls_and_is_drawn(evaluated: EvaluatedSamples, tmp_path: Path) -> None:
+    counts = measure_curve(evaluated, [0.05, 0.01, 0.5])
     assert list(counts) == [0.0, 0.01, 0.05, 0.5]
     rights = [counted.right for counted in counts.values()]
     assert rights == sorted(rights, reverse=True)
@@ -325,5 +331,5 @@ def test_models_that_cannot_be_right_are_named(model: nn.Module, sentence: str) 
 def test_models_of_the_same_weights_do_not_share_results() -> None:
     one, two = Linear(), Narrow()
     two.load_state_dict(one.state_dict())
-    assert key_of(one, {}) != key_of(two, {})
-    assert key_of(one, {"model": "a"}) != key_of(one, {"model": "b"})
+    assert hash_evaluation(one, {}) != hash_evaluation(two, {})
+    assert hash_evaluation(one, {"model": "a"}) != hash_evaluation(one, {"model": "b"})

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from puma.evaluation.counts import wilson
+from puma.evaluation.metrics_file import wilson_interval
 from puma.margins.job import Job
 from puma.margins.result import Margins
 from puma.margins.table import to_arrow, write_whole
@@ -92,7 +92,12 @@ def write_evaluation(
 
 
 def plain(right: int, total: int) -> dict[str, Any]:
-    return {"right": right, "total": total, "accuracy": right / total, "interval95": list(wilson(right, total))}
+    return {
+        "right": right,
+        "total": total,
+        "accuracy": right / total,
+        "interval95": list(wilson_interval(right, total)),
+    }
 
 
 def write_experiment(folder: Path, pool: Path, **changes: Any) -> Path:

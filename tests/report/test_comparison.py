@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from puma.evaluation.counts import Count
+from puma.evaluation import Count
 from puma.report.comparison import Estimate, difference, estimate, paired_difference, robust_attack
 
 

@@ -1,12 +1,11 @@
-from puma.evaluation.counts import Count
-from puma.report.evaluated import Evaluated
+from puma.evaluation import Count, EvaluationMetrics
 from puma.report.results import RowResult
 from puma.report.study import Row, Seed
 
 
-def evaluated(right: int) -> Evaluated:
+def evaluated(right: int) -> EvaluationMetrics:
     classes = {"cw": {"ant": Count(right, 10), "bee": Count(2 * right, 20)}}
-    return Evaluated({"cw": Count(3 * right, 30)}, classes, 0.1, "linf", "", (), {})
+    return EvaluationMetrics({"cw": Count(3 * right, 30)}, classes, 0.1, "linf")
 
 
 def test_classes_are_added_up_over_seeds() -> None:

@@ -1,6 +1,5 @@
 """``puma demo``: the whole method on bundled images."""
 
-import json
 import statistics
 import webbrowser
 from collections.abc import Sequence
@@ -12,8 +11,7 @@ import torch
 from tyro.conf import arg
 
 from puma.errors import PumaError
-from puma.evaluation import EvaluationConfig
-from puma.evaluation.counts import Count
+from puma.evaluation import Count, EvaluationConfig, read_evaluation
 from puma.experiments.presets import Generated, Setting
 from puma.experiments.record import record_folder
 from puma.experiments.run import run_experiment
@@ -103,7 +101,8 @@ def in_words(workspace: Workspace, folder: Path) -> str:
     ]
     for attack, name in (("clean", "accuracy"), ("cw", "robustness")):
         before, after = (
-            [_count(seed.evaluation, attack) for seed in row.seeds if seed.evaluation] for row in (baseline, ours)
+            [read_evaluation(seed.evaluation).counts[attack] for seed in row.seeds if seed.evaluation]
+            for row in (baseline, ours)
         )
         lines.append(f"{name:<11} {compared(before, after)}")
     return "\n".join(lines)
@@ -132,8 +131,3 @@ def _single(before: Sequence[Count], after: Sequence[Count]) -> Difference:
 def _mean(counts: Sequence[Count]) -> str:
     shares = [count.accuracy for count in counts]
     return f"{100 * statistics.fmean(shares):.1f} % +- {100 * statistics.stdev(shares):.1f}"
-
-
-def _count(evaluation: Path, attack: str) -> Count:
-    described = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))["results"][attack]
-    return Count(int(described["right"]), int(described["total"]))

@@ -1,23 +1,29 @@
 """``puma evaluate``: accuracy of a model, clean and under attack."""
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
-from puma.evaluation.accuracy import Evaluation, EvaluationConfig, check_config, evaluate_pool
-from puma.evaluation.counts import Count, count_by_class
-from puma.evaluation.curve import curve_of_pool, draw_curve
-from puma.evaluation.subject import chosen_rows
+from puma.evaluation import (
+    ATTACKS,
+    AttackName,
+    Count,
+    Evaluation,
+    EvaluationConfig,
+    check_config,
+    evaluate_pool,
+    write_evaluation,
+)
+from puma.evaluation.curve import draw_curve, measure_pool_curve
+from puma.evaluation.under_attack import choose_rows
 from puma.models import load_model
 from puma.pools import Pool
-
-AttackName = Literal["clean", "cw", "pgd20", "autoattack"]
+from puma.processes import resolve_device
 
 
 def evaluate(
@@ -58,10 +64,8 @@ def evaluate(
         seed: of the attacks.
         dry_run: say what would be done and how many passes it takes; attack nothing.
     """
-    from puma.training.distributed import checked_device
-
     images = Pool.open(pool)
-    run_eps, run_norm = _of_run(Path(model))
+    run_eps, run_norm = _read_attack(Path(model))
     radius = eps if eps is not None else run_eps
     if radius is None:
         raise PumaError("say how strong the attacks are with --eps, such as 0.03137 for 8/255.")
@@ -75,27 +79,26 @@ def evaluate(
         masking_samples=masking_samples,
     )
     check_config(config, radius)
-    place = checked_device(device)
+    place = resolve_device(device)
     network = load_model(model, images.num_classes, weights=weights, channels=images.image_shape[2])
     folder = out or (Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation"))
     if dry_run:
-        print(_plan(config, radius, len(chosen_rows(images, max_samples, first=first)), folder))
+        print(_describe_work(config, radius, len(choose_rows(images, max_samples, first=first)), folder))
         return
     result = evaluate_pool(
         network, images, radius, config, device=place, state_path=folder / "state.json", source=model, show=True
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    described = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool), **result.to_json()}
+    more: dict[str, Any] = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool)}
     if curve_samples:
-        described["curve"] = _draw(network, images, radius, config, curve_samples, place, folder)
-    (folder / "metrics.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-    print(table(result))
+        more["curve"] = _draw_curve(network, images, radius, config, curve_samples, place, folder)
+    written = write_evaluation(folder, result.to_metrics(**more))
+    print(format_counts(result))
     for sentence in result.warnings:
         print(f"puma: warning: {sentence}.", file=sys.stderr)
-    print(f"numbers: {folder / 'metrics.json'}")
+    print(f"numbers: {written}")
 
 
-def _of_run(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:
+def _read_attack(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:
     from puma.training.run_folder import RunFolder
 
     if not RunFolder(folder).has_config:
@@ -104,7 +107,7 @@ def _of_run(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:
     return config.attack.eps, config.attack.norm
 
 
-def _draw(
+def _draw_curve(
     network: nn.Module,
     images: Pool,
     radius: float,
@@ -113,11 +116,11 @@ def _draw(
     device: torch.device,
     folder: Path,
 ) -> dict[str, list[int]]:
-    counts = curve_of_pool(
+    counts = measure_pool_curve(
         network,
         images,
         radius,
-        samples=samples,
+        max_samples=samples,
         norm=config.norm,
         device=device,
         batch_size=config.batch_size,
@@ -128,13 +131,13 @@ def _draw(
     return {f"{eps:g}": [counted.right, counted.total] for eps, counted in counts.items()}
 
 
-def table(result: Evaluation) -> str:
+def format_counts(result: Evaluation) -> str:
     """Say the counts: over all samples, then per class."""
     lines = [f"{'':<14}{'right':>8}{'of':>8}{'accuracy':>10}   95 % interval"]
-    lines += [_row(name, counted) for name, counted in result.counts().items()]
+    lines += [_format_row(name, counted) for name, counted in result.counts().items()]
     names = list(result.right)
     lines += ["", f"{'class':<14}{'samples':>8}" + "".join(f"{name:>12}" for name in names)]
-    by_attack = {name: count_by_class(flags, result.labels, result.class_names) for name, flags in result.right.items()}
+    by_attack = result.classes()
     for label in result.class_names:
         row = [by_attack[name][label] for name in names]
         if row[0].total:
@@ -142,13 +145,12 @@ def table(result: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, counted: Count) -> str:
+def _format_row(name: str, counted: Count) -> str:
     low, high = counted.interval
     return f"{name:<14}{counted.right:>8,}{counted.total:>8,}{counted.accuracy:>10.2%}   {low:.2%} to {high:.2%}"
 
 
-def _plan(config: EvaluationConfig, eps: float, samples: int, folder: Path) -> str:
-    passes = {"clean": "1 pass", "cw": "40 steps", "pgd20": "20 steps", "autoattack": "up to 6,900 passes"}
+def _describe_work(config: EvaluationConfig, eps: float, samples: int, folder: Path) -> str:
     lines = [f"{samples:,} images, eps {eps:g} ({config.norm}), into {folder}"]
-    lines += [f"  {name:<12}{passes[name]} for each image that is right before it" for name in config.attacks]
+    lines += [f"  {name:<12}{ATTACKS[name].cost} for each image that is right before it" for name in config.attacks]
     return "\n".join(lines)

@@ -1,5 +1,31 @@
 """Evaluation that can be believed: clean, PGD and AutoAttack accuracy with exact counts."""
 
-from puma.evaluation.accuracy import ATTACKS, Evaluation, EvaluationConfig, evaluate, evaluate_pool
+from puma.evaluation.accuracy import Evaluation, EvaluationConfig, check_config, evaluate, evaluate_pool
+from puma.evaluation.metrics_file import (
+    EVALUATION_FILE,
+    Count,
+    EvaluationMetrics,
+    find_evaluations,
+    has_evaluation,
+    read_evaluation,
+    write_evaluation,
+)
+from puma.evaluation.under_attack import ATTACKS, AttackName, title_attack
 
-__all__ = ["ATTACKS", "Evaluation", "EvaluationConfig", "evaluate", "evaluate_pool"]
+__all__ = [
+    "ATTACKS",
+    "EVALUATION_FILE",
+    "AttackName",
+    "Count",
+    "Evaluation",
+    "EvaluationConfig",
+    "EvaluationMetrics",
+    "check_config",
+    "evaluate",
+    "evaluate_pool",
+    "find_evaluations",
+    "has_evaluation",
+    "read_evaluation",
+    "title_attack",
+    "write_evaluation",
+]

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from puma.errors import PumaError, unknown_name
-from puma.evaluation.auto import load_autoattack, right_under_autoattack
-from puma.evaluation.counts import Count, count, count_by_class
-from puma.evaluation.gradient import GRADIENT_ATTACKS, clean_right, right_under
+from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking
-from puma.evaluation.state import State, key_of
-from puma.evaluation.subject import Subject, chosen_rows, subject_of_pool, subject_of_tensors
+from puma.evaluation.metrics_file import Count, EvaluationMetrics, count_by_class, count_right
+from puma.evaluation.under_attack import (
+    ATTACKS,
+    EvaluatedSamples,
+    ResumeFile,
+    choose_rows,
+    find_right,
+    find_robust,
+    hash_evaluation,
+)
 from puma.models import frozen
 from puma.pools import Pool
 
-ATTACKS = ("clean", *GRADIENT_ATTACKS, "autoattack")
 SQUARE_TOLERATED = 0.002  # of all samples: the threshold of AutoAttack's authors
 
 
@@ -59,28 +64,37 @@ class Evaluation:
     right: dict[str, Tensor]
     masking: MaskingCheck | None = None
     warnings: tuple[str, ...] = ()
-    about: dict[str, str] = field(default_factory=dict)
+    pool_fingerprint: str = ""
 
     def counts(self) -> dict[str, Count]:
         """Counts over all samples, by attack."""
-        return {name: count(flags) for name, flags in self.right.items()}
+        return {name: count_right(flags) for name, flags in self.right.items()}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the flags as plain values."""
-        results = {}
-        for name, flags in self.right.items():
-            by_class = count_by_class(flags, self.labels, self.class_names)
-            results[name] = {**_plain(count(flags)), "classes": {key: _plain(value) for key, value in by_class.items()}}
-        return {
-            "eps": self.eps,
-            "norm": self.config.norm,
-            "samples": len(self.labels),
-            "results": results,
-            "masking": None if self.masking is None else vars(self.masking),
-            "warnings": list(self.warnings),
-            "seed": self.config.seed,
-            **self.about,
-        }
+    def classes(self) -> dict[str, dict[str, Count]]:
+        """Counts by attack, then by class."""
+        return {name: count_by_class(flags, self.labels, self.class_names) for name, flags in self.right.items()}
+
+    def to_metrics(self, **more: Any) -> EvaluationMetrics:
+        """Return what a file says of it, with what else is known, such as the model's name."""
+        return EvaluationMetrics(
+            counts=self.counts(),
+            classes=self.classes(),
+            eps=self.eps,
+            norm=self.config.norm,
+            pool_fingerprint=self.pool_fingerprint,
+            warnings=self.warnings,
+            versions={
+                "puma": version("puma-pruning"),
+                "torch": version("torch"),
+                "python": platform.python_version(),
+            },
+            more={
+                "masking": None if self.masking is None else vars(self.masking),
+                "seed": self.config.seed,
+                "settings": asdict(self.config),
+                **more,
+            },
+        )
 
 
 def evaluate(
@@ -111,10 +125,10 @@ def evaluate(
     """
     config = EvaluationConfig(attacks=tuple(attacks), norm=norm, batch_size=batch_size, seed=seed, masking_samples=0)
     check_config(config, eps)
-    subject = subject_of_tensors(model, images, labels, batch_size)
+    samples = EvaluatedSamples.from_tensors(model, images, labels, batch_size)
     with frozen(model):
-        right, _ = _attack_all(subject, eps, config, State(), show=progress)
-    return {name: count(flags).accuracy for name, flags in right.items()}
+        right, _ = _run_attacks(samples, eps, config, ResumeFile(), show=progress)
+    return {name: count_right(flags).accuracy for name, flags in right.items()}
 
 
 def evaluate_pool(
@@ -134,9 +148,9 @@ def evaluate_pool(
     """
     check_config(config, eps)
     place = device or torch.device("cpu")
-    rows = chosen_rows(pool, config.max_samples, first=config.first)
+    rows = choose_rows(pool, config.max_samples, first=config.first)
     model = model.to(place)
-    subject = subject_of_pool(model, pool, rows, place, config.batch_size)
+    samples = EvaluatedSamples.from_pool(model, pool, rows, place, config.batch_size)
     settings: dict[str, Any] = {
         "eps": eps,
         "norm": config.norm,
@@ -144,17 +158,21 @@ def evaluate_pool(
         "batch": config.batch_size,
         "model": source,
     }
-    state = State()
+    resume = ResumeFile()
     if state_path is not None:
         settings |= {"pool": pool.fingerprint, "rows": len(rows), "first": config.first}
-        state = State.open(state_path, key_of(model, settings))
+        resume = ResumeFile.open(state_path, hash_evaluation(model, settings))
     masking = None
     with frozen(model):
-        right, warnings = _attack_all(subject, eps, config, state, show=show)
+        right, warnings = _run_attacks(samples, eps, config, resume, show=show)
         if config.masking_samples and set(config.attacks) - {"clean"}:
-            clean = clean_right(subject, state)
             masking = check_masking(
-                subject, clean, eps, norm=config.norm, seed=config.seed, samples=config.masking_samples
+                samples,
+                find_right(samples, resume),
+                eps,
+                norm=config.norm,
+                seed=config.seed,
+                max_samples=config.masking_samples,
             )
             warnings += masking.warnings()
     return Evaluation(
@@ -165,46 +183,34 @@ def evaluate_pool(
         right=right,
         masking=masking,
         warnings=tuple(warnings),
-        about={
-            "pool_fingerprint": pool.fingerprint,
-            "torch": version("torch"),
-            "puma": version("puma-pruning"),
-            "python": platform.python_version(),
-        },
+        pool_fingerprint=pool.fingerprint,
     )
 
 
-def _attack_all(
-    subject: Subject, eps: float, config: EvaluationConfig, state: State, *, show: bool
+def _run_attacks(
+    samples: EvaluatedSamples, eps: float, config: EvaluationConfig, resume: ResumeFile, *, show: bool
 ) -> tuple[dict[str, Tensor], list[str]]:
-    clean = clean_right(subject, state, show=show)
+    clean = find_right(samples, resume, show=show)
     right: dict[str, Tensor] = {}
     warnings: list[str] = []
     for name in config.attacks:
-        if name == "clean":
-            right[name] = clean
+        gradient = ATTACKS[name].gradient
+        if gradient is not None:
+            right[name] = find_robust(
+                name, gradient, samples, clean, eps, resume, norm=config.norm, seed=config.seed, show=show
+            )
         elif name == "autoattack":
-            right[name], after = right_under_autoattack(
-                subject, clean, eps, state, norm=config.norm, seed=config.seed, show=show
+            right[name], after = run_autoattack(
+                samples, clean, eps, resume, norm=config.norm, seed=config.seed, show=show
             )
             by_square = int(after["fab-t"].sum()) - int(after["square"].sum())
-            if by_square > SQUARE_TOLERATED * subject.count:
+            if by_square > SQUARE_TOLERATED * samples.count:
                 warnings.append(
                     f"a sign of gradient masking: after AutoAttack's gradient attacks the black-box one breaks "
-                    f"{by_square} more of {subject.count} samples; do not trust the robust accuracy"
+                    f"{by_square} more of {samples.count} samples; do not trust the robust accuracy"
                 )
         else:
-            right[name] = right_under(
-                name,
-                GRADIENT_ATTACKS[name],
-                subject,
-                clean,
-                eps,
-                state,
-                norm=config.norm,
-                seed=config.seed,
-                show=show,
-            )
+            right[name] = clean
     return right, warnings
 
 
@@ -223,13 +229,3 @@ def check_config(config: EvaluationConfig, eps: float) -> None:
         raise PumaError("batch_size must be positive, max_samples and masking_samples not negative.")
     if "autoattack" in config.attacks or config.masking_samples:
         load_autoattack()
-
-
-def _plain(counted: Count) -> dict[str, Any]:
-    low, high = counted.interval
-    return {
-        "right": counted.right,
-        "total": counted.total,
-        "accuracy": counted.accuracy if counted.total else None,
-        "interval95": [low, high],
-    }

@@ -6,10 +6,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from puma.evaluation.counts import Count, count
-from puma.evaluation.gradient import GradientAttack, clean_right, right_under
-from puma.evaluation.state import State
-from puma.evaluation.subject import Subject, chosen_rows, subject_of_pool
+from puma.evaluation.metrics_file import Count, count_right
+from puma.evaluation.under_attack import (
+    EvaluatedSamples,
+    GradientAttack,
+    ResumeFile,
+    choose_rows,
+    find_right,
+    find_robust,
+)
 from puma.models import frozen
 from puma.pools import Pool
 from puma.progress import progress_bar
@@ -18,37 +23,37 @@ MULTIPLES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _ATTACK = GradientAttack("cw", 20)
 
 
-def accuracy_curve(
-    subject: Subject, radii: Sequence[float], *, norm: str = "linf", seed: int = 0, show: bool = False
+def measure_curve(
+    samples: EvaluatedSamples, radii: Sequence[float], *, norm: str = "linf", seed: int = 0, show: bool = False
 ) -> dict[float, Count]:
     """Count what stays right at growing radii; a sample broken at one radius counts as broken at all larger ones."""
-    with frozen(subject.model), progress_bar("curve", len(radii), unit="radii", enabled=show) as advance:
-        right = clean_right(subject, State())
-        counts = {0.0: count(right)}
+    with frozen(samples.model), progress_bar("curve", len(radii), unit="radii", enabled=show) as advance:
+        right = find_right(samples, ResumeFile())
+        counts = {0.0: count_right(right)}
         for eps in sorted(radii):
-            right = right_under("", _ATTACK, subject, right, eps, State(), norm=norm, seed=seed)
-            counts[eps] = count(right)
+            right = find_robust("", _ATTACK, samples, right, eps, ResumeFile(), norm=norm, seed=seed)
+            counts[eps] = count_right(right)
             advance(1)
     return counts
 
 
-def curve_of_pool(
+def measure_pool_curve(
     model: nn.Module,
     pool: Pool,
     eps: float,
     *,
-    samples: int,
+    max_samples: int,
     norm: str = "linf",
     device: torch.device | None = None,
     batch_size: int = 256,
     seed: int = 0,
     show: bool = False,
 ) -> dict[float, Count]:
-    """Measure the curve on ``samples`` of a pool, from 0 to eight times ``eps``."""
+    """Measure the curve on ``max_samples`` of a pool, from 0 to eight times ``eps``."""
     place = device or torch.device("cpu")
-    rows = chosen_rows(pool, samples)
-    subject = subject_of_pool(model.to(place), pool, rows, place, batch_size)
-    return accuracy_curve(subject, [eps * factor for factor in MULTIPLES], norm=norm, seed=seed, show=show)
+    rows = choose_rows(pool, max_samples)
+    samples = EvaluatedSamples.from_pool(model.to(place), pool, rows, place, batch_size)
+    return measure_curve(samples, [eps * factor for factor in MULTIPLES], norm=norm, seed=seed, show=show)
 
 
 def draw_curve(counts: dict[float, Count], eps: float, path: Path, *, norm: str = "linf") -> Path:

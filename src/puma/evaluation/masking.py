@@ -7,16 +7,14 @@ from torch import Generator, Tensor
 
 from puma.attacks import fgsm
 from puma.attacks.norms import norm_by_name
-from puma.evaluation.auto import NORM_NAMES, load_autoattack, run_attack
-from puma.evaluation.gradient import GradientAttack, predicted_right, right_under
-from puma.evaluation.state import State
-from puma.evaluation.subject import Subject
+from puma.evaluation.autoattack import NORM_NAMES, load_autoattack, run_one_attack
+from puma.evaluation.under_attack import EvaluatedSamples, GradientAttack, ResumeFile, find_robust, judge_batch
 
-LARGE = {"linf": 0.5, "l2": 20.0}
-_DRAWS = 20
-_QUERIES = 300
-_TOLERATED = 0.02  # share of samples
-_LARGE_LEFT = 0.05
+LARGE = {"linf": 0.5, "l2": 20.0}  # at 0.5 every image can become grey; 20 is about as far in L2 for 32 px
+_DRAWS = 20  # random points per sample: a ball that gradients describe well is not left by so few
+_QUERIES = 300  # of Square: enough to beat masked gradients, a seventeenth of the standard's cost
+_TOLERATED = 0.02  # share of samples by which attacks may differ by their random starts
+_LARGE_LEFT = 0.05  # share of samples that a net of constant logits may keep
 
 
 @dataclass(frozen=True)
@@ -58,41 +56,41 @@ class MaskingCheck:
 
 
 def check_masking(
-    subject: Subject,
+    samples: EvaluatedSamples,
     clean: Tensor,
     eps: float,
     *,
     norm: str = "linf",
     seed: int = 0,
-    samples: int = 128,
+    max_samples: int = 128,
     black_box: bool = True,
 ) -> MaskingCheck:
-    """Attack the first ``samples`` right samples in several ways that agree where gradients can be trusted."""
+    """Attack the first ``max_samples`` right samples in several ways that agree where gradients can be trusted."""
     chosen = torch.zeros_like(clean)
-    chosen[clean.nonzero().squeeze(1)[:samples]] = True
+    chosen[clean.nonzero().squeeze(1)[:max_samples]] = True
     attack = GradientAttack("cw", 20)
-    gradient = right_under("", attack, subject, chosen, eps, State(), norm=norm, seed=seed)
+    gradient = find_robust("", attack, samples, chosen, eps, ResumeFile(), norm=norm, seed=seed)
     large_eps = max(LARGE[norm], eps)
-    large = right_under("", attack, subject, chosen, large_eps, State(), norm=norm, seed=seed)
+    large = find_robust("", attack, samples, chosen, large_eps, ResumeFile(), norm=norm, seed=seed)
     random, square = gradient.clone(), gradient.clone()
     suite = None
     if black_box:
-        suite = load_autoattack().AutoAttack(subject.model, norm=NORM_NAMES[norm], eps=eps, seed=seed)
+        suite = load_autoattack().AutoAttack(samples.model, norm=NORM_NAMES[norm], eps=eps, seed=seed)
         suite.square.n_queries = _QUERIES
     generator = Generator().manual_seed(seed)
     single = chosen.clone()
-    for positions, images, labels in subject.batches(chosen.nonzero().squeeze(1)):
-        single[positions] = predicted_right(subject, fgsm(subject.model, images, labels, eps, norm=norm), labels)
-    for positions, images, labels in subject.batches(gradient.nonzero().squeeze(1)):
+    for positions, images, labels in samples.batches(chosen.nonzero().squeeze(1)):
+        single[positions] = judge_batch(samples, fgsm(samples.model, images, labels, eps, norm=norm), labels)
+    for positions, images, labels in samples.batches(gradient.nonzero().squeeze(1)):
         radius = torch.full((len(images),), eps)
         for _ in range(_DRAWS):
             noise = norm_by_name(norm).random_start(images.cpu(), radius, generator)
             noise = noise.sign() * eps if norm == "linf" else noise
             moved = (images + noise.to(images.device)).clamp(0, 1)
-            random[positions] &= predicted_right(subject, moved, labels)
+            random[positions] &= judge_batch(samples, moved, labels)
         if suite is not None:
             suite.square.device = images.device
-            square[positions] &= predicted_right(subject, run_attack("square", suite, images, labels), labels)
+            square[positions] &= judge_batch(samples, run_one_attack("square", suite, images, labels), labels)
     return MaskingCheck(
         samples=int(chosen.sum()),
         gradient=int(gradient.sum()),

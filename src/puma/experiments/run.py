@@ -1,6 +1,5 @@
 """Run an experiment: every row for every seed, results written after each, so that a run cut short has lost nothing."""
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from puma.errors import PumaError
-from puma.evaluation.accuracy import check_config
+from puma.evaluation import ATTACKS, check_config, read_evaluation
 from puma.experiments.figures import draw
 from puma.experiments.presets import Setting
 from puma.experiments.record import record_folder, write_record
@@ -23,12 +22,6 @@ from puma.report.curves import read_metrics
 from puma.training.distributed import checked_device
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
-_QUANTITIES = {
-    "clean": "clean_accuracy",
-    "cw": "robust_accuracy",
-    "autoattack": "autoattack_accuracy",
-    "pgd20": "pgd20_accuracy",
-}
 
 
 @dataclass
@@ -178,8 +171,7 @@ def _files(pools: tuple[Path, ...], **paths: Path | None) -> dict[str, Any]:
 
 def accuracies(evaluation: Path) -> dict[str, float]:
     """Read the shares of right samples of an evaluation."""
-    results = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))["results"]
-    return {_QUANTITIES.get(name, name): float(values["accuracy"]) for name, values in results.items()}
+    return {ATTACKS[name].quantity: counted.accuracy for name, counted in read_evaluation(evaluation).counts.items()}
 
 
 def margin_numbers(path: Path, eps: float) -> dict[str, float]:

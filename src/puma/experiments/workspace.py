@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from puma.errors import PumaError
-from puma.evaluation import evaluate_pool
+from puma.evaluation import evaluate_pool, has_evaluation, write_evaluation
 from puma.experiments.images import Images, Library
 from puma.experiments.locks import locked
 from puma.experiments.presets import Setting
@@ -157,13 +157,12 @@ class Workspace:
         key = _key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"
         with locked(out):
-            if not _is_whole(out / "metrics.json"):
+            if not has_evaluation(out):
                 place = checked_device(self._device)
                 result = evaluate_pool(
                     self._model(run, pool), pool, eps, config, device=place, state_path=out / "state.json", show=True
                 )
-                values = {"model": run.name, "weights": None, "pool": str(test), **result.to_json()}
-                write_json(out / "metrics.json", values)
+                write_evaluation(out, result.to_metrics(model=run.name, weights=None, pool=str(test)))
                 write_json(out / _MADE_BY, made_by())
         return out
 
@@ -237,14 +236,6 @@ def plan_counts(path: Path, eps: float) -> dict[str, float]:
         "weakened_share": float((kept.abs() < eps * (1 - 1e-6)).double().mean()),
         "helped_share": float((kept < 0).double().mean()),
     }
-
-
-def _is_whole(metrics: Path) -> bool:
-    """Tell whether an evaluation was written to its end."""
-    try:
-        return isinstance(json.loads(metrics.read_text(encoding="utf-8"))["results"], dict)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _key(values: Mapping[str, Any]) -> str:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from puma.evaluation.counts import Count
-
-ATTACK_NAMES = {"clean": "accuracy", "cw": "robustness (C&W)", "autoattack": "AutoAttack", "pgd20": "PGD-20"}
+from puma.evaluation import ATTACKS, Count
 
 
 @dataclass(frozen=True)
@@ -75,4 +73,4 @@ def paired_difference(ours: Sequence[Count], baseline: Sequence[Count]) -> Diffe
 
 def robust_attack(attacks: Sequence[Mapping[str, object]]) -> str | None:
     """Return which attack robustness is told by: C&W where any row has it, else AutoAttack, else PGD-20."""
-    return next((name for name in ("cw", "autoattack", "pgd20") if any(name in row for row in attacks)), None)
+    return next((name for name in list(ATTACKS)[1:] if any(name in row for row in attacks)), None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
+from puma.evaluation import EVALUATION_FILE, find_evaluations
 from puma.report.planned import planned_eps, said
 from puma.report.reading import measured_on, open_plan, open_pool, open_run
 from puma.report.study import Row, Seed, Study
@@ -119,11 +120,11 @@ def _same(config: TrainConfig, inputs: Inputs, plan: Path | None) -> dict[str, A
 
 def _evaluation(run: Path, notes: list[str]) -> Path | None:
     """Return the evaluation in the run's folder, or the one that ``puma run`` put beside the folder of runs."""
-    inside = sorted(file.parent for file in run.glob("evaluation*/metrics.json"))
+    inside = find_evaluations(run)
     beside = run.resolve().parent.parent / "evaluations"
     pattern = re.compile(rf"{re.escape(run.resolve().name)}-[0-9a-f]{{10}}")
     outside = sorted(place for place in beside.glob("*") if pattern.fullmatch(place.name)) if not inside else []
-    evaluations = inside or [place for place in outside if (place / "metrics.json").is_file()]
+    evaluations = inside or [place for place in outside if (place / EVALUATION_FILE).is_file()]
     if len(evaluations) > 1:
         names = ", ".join(place.name for place in evaluations)
         notes.append(f"Run {run.name} has several evaluations ({names}); the one shown is the first.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
+from puma.evaluation import ATTACKS
 from puma.report.study import Row, Seed, Study
 
 RECORD_FILE = "experiment.json"
@@ -16,8 +17,7 @@ _FORMAT = "puma-experiment-1"
 _MOST_BYTES = 64 << 20  # of a file of settings or counts; such a file has some thousand
 _FACTS = ("experiment", "preset", "dataset", "command", "eps", "norm", "pools", "test")
 _KINDS = ("run", "plan", "margins", "evaluation")
-_ACCURACIES = {"clean_accuracy": "clean", "robust_accuracy": "cw", "autoattack_accuracy": "autoattack"}
-_QUANTITIES = {attack: quantity for quantity, attack in _ACCURACIES.items()}
+_ACCURACIES = {attack.quantity: name for name, attack in ATTACKS.items()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _describe_row(row: Row, folder: Path) -> dict[str, Any]:
-    paper = {_QUANTITIES[attack]: value for attack, value in row.paper.items()} or None
+    paper = {ATTACKS[attack].quantity: value for attack, value in row.paper.items()} or None
     seeds = [
         {
             "seed": seed.seed,

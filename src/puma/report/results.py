@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from puma.evaluation.counts import Count
+from puma.evaluation import ATTACKS, Count, EvaluationMetrics, read_evaluation
 from puma.progress import progress_bar
 from puma.report.comparison import Difference, Estimate, difference, estimate, paired_difference
 from puma.report.curves import read_metrics
-from puma.report.evaluated import Evaluated, read_evaluation
 from puma.report.reading import open_run
 from puma.report.study import Row, Study
 from puma.training.config import TrainConfig
@@ -22,14 +21,14 @@ class RowResult:
     """One row: its evaluations, the lines its runs recorded, and the settings it was trained with."""
 
     row: Row
-    evaluations: tuple[Evaluated, ...]
+    evaluations: tuple[EvaluationMetrics, ...]
     metrics: tuple[Metrics, ...]
     config: TrainConfig | None
 
     @property
     def tested(self) -> set[tuple[float, str, str]]:
         """On what the row was evaluated: eps, norm and test set."""
-        return {(evaluated.eps, evaluated.norm, evaluated.test) for evaluated in self.evaluations}
+        return {(evaluated.eps, evaluated.norm, evaluated.pool_fingerprint) for evaluated in self.evaluations}
 
     def by_seed(self, attack: str) -> dict[int, Count]:
         """Counts under an attack by seed, of those that were evaluated with it."""
@@ -115,5 +114,5 @@ def against(result: RowResult, baseline: RowResult, attack: str) -> Difference:
 def attacks_of(results: list[RowResult]) -> list[str]:
     """Attacks that any row was evaluated with, in the order they are told: clean, C&W, AutoAttack, others."""
     seen: list[str] = reduce(lambda names, result: names + list(result.estimates()), results, list[str]())
-    known = [name for name in ("clean", "cw", "autoattack", "pgd20") if name in seen]
+    known = [name for name in ATTACKS if name in seen]
     return known + [name for name in dict.fromkeys(seen) if name not in known]

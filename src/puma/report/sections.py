@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puma.evaluation import title_attack
 from puma.report import charts, tables
-from puma.report.comparison import ATTACK_NAMES, robust_attack
+from puma.report.comparison import robust_attack
 from puma.report.curves import PANELS
 from puma.report.markup import Markup, markup, tag
 from puma.report.reading import open_margins
@@ -43,7 +44,7 @@ def _trade_off(results: list[RowResult]) -> Markup:
     if not points:
         return markup()
     changed = _changes(results, robust)
-    return tag("div", charts.trade_off(points, ATTACK_NAMES[robust]), *([changed] if changed else []), class_="figures")
+    return tag("div", charts.trade_off(points, title_attack(robust)), *([changed] if changed else []), class_="figures")
 
 
 def _changes(results: list[RowResult], robust: str) -> Markup | None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from puma.evaluation.counts import Count
-from puma.report.comparison import ATTACK_NAMES, Difference, Estimate, robust_attack
+from puma.evaluation import Count, title_attack
+from puma.report.comparison import Difference, Estimate, robust_attack
 from puma.report.markup import Markup, markup, table, tag
 from puma.report.results import RowResult, attacks_of, differences
 from puma.report.samples import Samples
@@ -18,7 +18,7 @@ def comparison(results: list[RowResult]) -> Markup:
     against = differences(results)
     headers = ["row", "seeds"]
     for attack in attacks:
-        headers.append(f"{ATTACK_NAMES.get(attack, attack)}, %")
+        headers.append(f"{title_attack(attack)}, %")
         headers += ["paper, %"] if _told(results, attack) else []
         headers += ["to baseline, points"] if against else []
     rows, headings = [], []
@@ -101,7 +101,7 @@ def classes(results: list[RowResult], samples: Samples | None) -> Markup | None:
     for result in results:
         for attack in ("clean", robust) if robust else ("clean",):
             counts = {name: _share(count) for name, count in result.by_class(attack).items()}
-            columns.append((f"{result.row.name}: {ATTACK_NAMES.get(attack, attack)}", counts))
+            columns.append((f"{result.row.name}: {title_attack(attack)}", counts))
     groups = _by_classes([column for column in columns if column[1]])
     tables = [_class_table(group, index, len(groups)) for index, group in enumerate(groups)]
     seeds = [tag("p", "Counts of several seeds are added up.")] if any(len(r.evaluations) > 1 for r in results) else []

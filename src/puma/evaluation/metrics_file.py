@@ -1,0 +1,168 @@
+"""``metrics.json``: how many samples a model gets right under which attack. Only this module reads and writes it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from puma.errors import PumaError
+from puma.files import read_json, write_json
+
+EVALUATION_FILE = "metrics.json"
+_VERSIONS = ("puma", "torch", "python")
+_Z95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many right of so many, with Wilson's 95 % interval."""
+
+    right: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share that is right; NaN of nothing."""
+        return self.right / self.total if self.total else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval: honest near 0 and 1 and for few samples."""
+        return wilson_interval(self.right, self.total)
+
+
+def wilson_interval(right: int, total: int, z: float = _Z95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share; (0, 1) of nothing."""
+    if total == 0:
+        return 0.0, 1.0
+    share, spread = right / total, z * z / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def count_right(right: Tensor) -> Count:
+    """Count the true among booleans (n,)."""
+    return Count(int(right.sum()), len(right))
+
+
+def count_by_class(right: Tensor, labels: Tensor, class_names: Sequence[str]) -> dict[str, Count]:
+    """Count per class; a class without samples has a total of 0."""
+    totals = torch.bincount(labels, minlength=len(class_names)).tolist()
+    rights = torch.bincount(labels[right], minlength=len(class_names)).tolist()
+    return {name: Count(rights[label], totals[label]) for label, name in enumerate(class_names)}
+
+
+@dataclass(frozen=True)
+class EvaluationMetrics:
+    """What the file holds.
+
+    Attributes:
+        counts: by attack.
+        classes: by attack, then by class.
+        eps: radius of the attacks.
+        norm: of the radius.
+        pool_fingerprint: tells the test set; "" in files that do not say.
+        warnings: sentences that a reader should know.
+        versions: of puma, torch and Python.
+        more: everything else in the file, such as seed, model and curve.
+    """
+
+    counts: dict[str, Count]
+    classes: dict[str, dict[str, Count]]
+    eps: float
+    norm: str
+    pool_fingerprint: str = ""
+    warnings: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values in the layout of the file."""
+        results = {
+            attack: {
+                **_describe_count(counted),
+                "classes": {name: _describe_count(value) for name, value in self.classes.get(attack, {}).items()},
+            }
+            for attack, counted in self.counts.items()
+        }
+        return {
+            "eps": self.eps,
+            "norm": self.norm,
+            "samples": next(iter(self.counts.values())).total,
+            "results": results,
+            "warnings": list(self.warnings),
+            "pool_fingerprint": self.pool_fingerprint,
+            **self.versions,
+            **self.more,
+        }
+
+
+def write_evaluation(folder: Path, metrics: EvaluationMetrics) -> Path:
+    """Write metrics.json into a folder, whole or not at all."""
+    return write_json(folder / EVALUATION_FILE, metrics.to_json())
+
+
+def read_evaluation(folder: Path) -> EvaluationMetrics:
+    """Read metrics.json in a folder, or at that path."""
+    path = folder / EVALUATION_FILE if folder.is_dir() else folder
+    described = read_json(path, "the counts of puma evaluate")
+    try:
+        return _parse_metrics(described)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise PumaError(
+            f"{path} is damaged or not of puma evaluate ({type(error).__name__}: {error}); evaluate again."
+        ) from error
+
+
+def find_evaluations(run: Path) -> list[Path]:
+    """Return the folders within a run that hold an evaluation, in the order of their names."""
+    return sorted(file.parent for file in run.glob(f"evaluation*/{EVALUATION_FILE}"))
+
+
+def has_evaluation(folder: Path) -> bool:
+    """Tell whether a folder holds an evaluation that was written to its end."""
+    try:
+        read_evaluation(folder)
+    except PumaError:
+        return False
+    return True
+
+
+def _parse_metrics(described: dict[str, Any]) -> EvaluationMetrics:
+    results = dict(described["results"])
+    known = {"eps", "norm", "samples", "results", "warnings", "pool_fingerprint", *_VERSIONS}
+    return EvaluationMetrics(
+        counts={str(attack): _parse_count(result) for attack, result in results.items()},
+        classes={
+            str(attack): {str(name): _parse_count(value) for name, value in dict(result.get("classes", {})).items()}
+            for attack, result in results.items()
+        },
+        eps=float(described["eps"]),
+        norm=str(described["norm"]),
+        pool_fingerprint=str(described.get("pool_fingerprint", "")),
+        warnings=tuple(str(sentence) for sentence in described.get("warnings", ())),
+        versions={name: str(described[name]) for name in _VERSIONS if name in described},
+        more={name: value for name, value in described.items() if name not in known},
+    )
+
+
+def _parse_count(described: dict[str, Any]) -> Count:
+    right, total = int(described["right"]), int(described["total"])
+    if not 0 <= right <= total:
+        raise ValueError(f"right must lie in 0..{total}, got {right}")
+    return Count(right, total)
+
+
+def _describe_count(counted: Count) -> dict[str, Any]:
+    low, high = counted.interval
+    return {
+        "right": counted.right,
+        "total": counted.total,
+        "accuracy": counted.accuracy if counted.total else None,
+        "interval95": [low, high],
+    }
