@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puma.attacks import bim, fgsm, pgd
+from puma.attacks.pgd import run_pgd
 from puma.errors import PumaError
 
 EPS = 0.03
@@ -152,7 +154,7 @@ def test_stays_in_the_ball_and_the_bounds(eps: list[float], norm: str, active_se
     images, labels = batch(6, (2, 3, 3), 3)
     strength = torch.tensor(eps)
     model = Linear(3)
-    found = pgd(model, images, labels, strength, step_size=0.1, steps=4, norm=norm, active_set=active_set)
+    found = run_pgd(model, images, labels, strength, step_size=0.1, steps=4, norm=norm, active_set=active_set)
     change = (found - images).flatten(1)
     length = change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
     assert (length <= strength.abs() + 1e-6).all()
@@ -167,10 +169,10 @@ def test_each_sample_is_attacked_as_if_alone(net: Net, norm: str) -> None:
     strength = torch.tensor([0.05, -0.05, 0.0, 0.01, -0.002, 0.2])
     steps = torch.tensor([3, 5, 5, 1, 0, 4])
     call = {"step_size": 0.02, "random_start": False, "norm": norm, "step_ratio": 0.5}
-    found = pgd(net, images, labels, strength, steps=steps, **call)  # type: ignore[arg-type]
+    found = run_pgd(net, images, labels, strength, steps=steps, **call)  # type: ignore[arg-type]
     for row in range(len(images)):
         own = slice(row, row + 1)
-        alone = pgd(net, images[own], labels[own], float(strength[row]), steps=int(steps[row]), **call)  # type: ignore[arg-type]
+        alone = run_pgd(net, images[own], labels[own], float(strength[row]), steps=int(steps[row]), **call)  # type: ignore[arg-type]
         torch.testing.assert_close(found[own], alone, rtol=0, atol=1e-5)
 
 
@@ -179,7 +181,7 @@ def test_step_is_a_share_of_a_small_strength() -> None:
     images, labels = batch(2, (2, 3, 3), 2)
     images = images * 0.2 + 0.4
     strength = torch.tensor([0.001, 0.1])
-    found = pgd(model, images, labels, strength, step_size=0.02, steps=1, random_start=False, step_ratio=0.25)
+    found = run_pgd(model, images, labels, strength, step_size=0.02, steps=1, random_start=False, step_ratio=0.25)
     step = (found - images).flatten(1).abs().amax(1)
     torch.testing.assert_close(step, torch.tensor([0.00025, 0.02]), rtol=1e-3, atol=1e-7)
 
@@ -194,10 +196,10 @@ def test_negative_strength_lowers_the_loss(net: Net) -> None:
 def test_negative_loss_is_used_where_strength_is_negative(net: Net) -> None:
     images, labels = batch(10)
     strength = torch.tensor([0.05, -0.05] * 5)
-    both = pgd(net, images, labels, strength, step_size=0.01, steps=5, loss="kl", negative_loss="ce",
+    both = run_pgd(net, images, labels, strength, step_size=0.01, steps=5, loss="kl", negative_loss="ce",
                generator=torch.Generator().manual_seed(0))  # fmt: skip
     only_kl, only_ce = (
-        pgd(
+        run_pgd(
             net,
             images,
             labels,
@@ -234,7 +236,7 @@ def test_active_set_gives_the_same_for_less_work(norm: str) -> None:
 
     def attack(active_set: bool) -> Tensor:
         rows_seen.clear()
-        return pgd(model, images, labels, strength, step_size=0.02, steps=steps, loss="cw", norm=norm,
+        return run_pgd(model, images, labels, strength, step_size=0.02, steps=steps, loss="cw", norm=norm,
                    active_set=active_set, generator=torch.Generator().manual_seed(0))  # fmt: skip
 
     everything, all_rows = attack(False), sum(rows_seen)
@@ -248,7 +250,7 @@ def test_active_set_lets_go_of_samples_that_stand_still() -> None:
     images, labels = batch(5, (2, 3, 3), 2)
     calls: list[None] = []
     model.register_forward_hook(lambda *_: calls.append(None))
-    pgd(model, images, labels, EPS, step_size=EPS, steps=50, loss="cw", random_start=False, active_set=True)
+    run_pgd(model, images, labels, EPS, step_size=EPS, steps=50, loss="cw", random_start=False, active_set=True)
     assert len(calls) == 2  # one step to the corner, one that shows it stays there
 
 
@@ -262,9 +264,9 @@ def test_leaves_the_model_as_it_was(net: Net) -> None:
     state = {name: value.clone() for name, value in net.state_dict().items()}
     images, labels = batch()
     for batchnorm in ("eval", "batch"):
-        pgd(net, images, labels, EPS, step_size=0.01, steps=2, batchnorm=batchnorm)
+        run_pgd(net, images, labels, EPS, step_size=0.01, steps=2, batchnorm=batchnorm)
     with pytest.raises(PumaError):
-        pgd(net, images, labels + 4, EPS, step_size=0.01, steps=2)
+        run_pgd(net, images, labels + 4, EPS, step_size=0.01, steps=2)
     assert [module.training for module in net.modules()] == modes
     assert [parameter.requires_grad for parameter in net.parameters()] == flags
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
@@ -275,7 +277,7 @@ def test_leaves_the_model_as_it_was(net: Net) -> None:
 
 def test_batch_statistics_are_those_of_training_mode(net: Net) -> None:
     images, labels = batch(16)
-    found = pgd(net, images, labels, EPS, step_size=EPS, steps=1, random_start=False, batchnorm="batch")
+    found = run_pgd(net, images, labels, EPS, step_size=EPS, steps=1, random_start=False, batchnorm="batch")
     net.eval()
     net.bn.train()
     point = images.clone().requires_grad_()
@@ -317,7 +319,7 @@ def test_same_generator_same_attack(net: Net) -> None:
 def test_a_given_start_is_brought_into_the_ball(net: Net, norm: str) -> None:
     images, labels = batch()
     wanted = images + 0.02 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
-    found = pgd(net, images, labels, EPS, step_size=0.01, steps=0, norm=norm, start=wanted)
+    found = run_pgd(net, images, labels, EPS, step_size=0.01, steps=0, norm=norm, start=wanted)
     change, given = (found - images).flatten(1), (wanted - images).flatten(1)
     if norm == "linf":
         expected = (images + given.clamp(-EPS, EPS).view(images.shape)).clamp(0, 1)
@@ -327,7 +329,7 @@ def test_a_given_start_is_brought_into_the_ball(net: Net, norm: str) -> None:
         inside = (found > 0) & (found < 1)
         ratio = (change.view(images.shape) / given.view(images.shape))[inside]
         assert ratio.min() > 0  # the same direction, shorter
-    kl = pgd(net, images, labels, EPS, step_size=0.01, steps=2, loss="kl", random_start=False, start=wanted)
+    kl = run_pgd(net, images, labels, EPS, step_size=0.01, steps=2, loss="kl", random_start=False, start=wanted)
     assert not torch.equal(kl, images)
 
 
@@ -346,16 +348,16 @@ def test_passes_are_as_few_as_possible(net: Net) -> None:
     images, labels = batch()
     calls: list[None] = []
     net.register_forward_hook(lambda *_: calls.append(None))
-    pgd(net, images, labels, EPS, step_size=0.01, steps=5)
+    run_pgd(net, images, labels, EPS, step_size=0.01, steps=5)
     assert len(calls) == 5
-    pgd(net, images, labels, EPS, step_size=0.01, steps=5, loss="kl", clean_logits=torch.zeros(8, 4))
+    run_pgd(net, images, labels, EPS, step_size=0.01, steps=5, loss="kl", clean_logits=torch.zeros(8, 4))
     assert len(calls) == 10
 
 
 def test_empty_batch(net: Net) -> None:
     images, labels = batch(4)
     for active_set in (False, True):
-        found = pgd(net, images[:0], labels[:0], EPS, step_size=0.01, steps=2, active_set=active_set)
+        found = run_pgd(net, images[:0], labels[:0], EPS, step_size=0.01, steps=2, active_set=active_set)
         assert found.shape == (0, 3, 5, 5)
 
 
@@ -441,4 +443,37 @@ def test_bad_input_is_one_clear_sentence(change: dict[str, object], sentence: st
     images, labels = batch(3, (2, 3, 3), 2)
     call = {"model": Linear(), "images": images, "labels": labels, "eps": EPS, "step_size": 0.01, "steps": 1} | change
     with pytest.raises(PumaError, match=sentence):
-        pgd(**call)  # type: ignore[arg-type]
+        run_pgd(**call)  # type: ignore[arg-type]
+
+
+def test_usual_defaults_are_ten_steps_of_a_quarter_of_each_radius(net: Net) -> None:
+    images, labels = batch(6)
+    one, two = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    said = pgd(net, images, labels, EPS, steps=10, step_size=EPS / 4, generator=one)
+    assert torch.equal(pgd(net, images, labels, EPS, generator=two), said)
+    strength = torch.tensor([0.05, -0.05, 0.0, 0.01, -0.002, 0.2])
+    step = (pgd(net, images * 0.2 + 0.4, labels, strength, steps=1, random_start=False) - (images * 0.2 + 0.4)).abs()
+    torch.testing.assert_close(step.flatten(1).amax(1), strength.abs() / 4, rtol=1e-3, atol=1e-6)
+
+
+def test_numpy_arrays_and_lists_are_taken(net: Net) -> None:
+    images, labels = batch()
+    expected = pgd(net, images, labels, EPS, random_start=False)
+    assert torch.equal(pgd(net, images.numpy(), labels.numpy().astype(np.int32), EPS, random_start=False), expected)
+    assert torch.equal(pgd(net, images, labels.tolist(), EPS, random_start=False), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"images": [[0.5]]}, "images must be a tensor or numpy array of shape .* got list"),
+        ({"images": torch.utils.data.TensorDataset(torch.zeros(2))}, "got TensorDataset; a Dataset becomes a pool"),
+        ({"labels": "cat"}, "labels must be a tensor, numpy array or list, got str"),
+        ({"labels": ["cat", "dog", "cat"]}, "labels must be whole numbers, one per image"),
+        ({"labels": [0.5, 1, 1]}, "labels must be int64"),
+    ],
+)
+def test_wrong_kinds_are_one_clear_sentence(change: dict[str, object], sentence: str) -> None:
+    images, labels = batch(3, (2, 3, 3), 2)
+    with pytest.raises(PumaError, match=sentence):
+        pgd(**({"model": Linear(), "images": images, "labels": labels, "eps": EPS} | change))  # type: ignore[arg-type]

@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from margins.problems import NORMS, affine, net_images, smooth_net
-from puma.margins.geometry import Box, newton_on_ray, norm_named
+from puma.attacks.norms import find_norm
+from puma.margins.geometry import Box, newton_on_ray
 from puma.margins.network import Network
 from puma.margins.rivals import pair_norms
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_the_dual_norm_is_dual(name: str) -> None:
-    norm = norm_named(name)
+    norm = find_norm(name)
     random = torch.Generator().manual_seed(0)
     slant = torch.randn(20, 30, generator=random)
     torch.testing.assert_close(norm.length(norm.steepest(slant)), torch.ones(20))
@@ -24,7 +25,7 @@ def test_the_dual_norm_is_dual(name: str) -> None:
 
 @pytest.mark.parametrize("name", NORMS)
 def test_tiny_and_huge_vectors_keep_their_direction(name: str) -> None:
-    norm = norm_named(name)
+    norm = find_norm(name)
     slant = torch.tensor([[3e-30, -4e-30], [3e30, -4e30], [0.0, 0.0]])
     torch.testing.assert_close(norm.steepest(slant)[0], norm.steepest(slant)[1])
     assert torch.equal(norm.steepest(slant)[2], torch.zeros(2))
@@ -43,7 +44,7 @@ def test_newton_stops_at_the_box() -> None:
 
 @pytest.mark.parametrize("name", NORMS)
 def test_rivals_of_an_affine_model_are_ranked_by_exact_norms(name: str) -> None:
-    problem, norm = affine(6), norm_named(name)
+    problem, norm = affine(6), find_norm(name)
     network = Network(problem.model, problem.model, (3, 4, 4))
     found = pair_norms(network, norm, Box(0.0, 1.0), 6, network.rows(problem.images))
     weight = torch.from_numpy(problem.weight).float()

@@ -1,5 +1,6 @@
-"""What L_inf and L2 attacks do differently: start, step, projection. Radii are (n,), never negative."""
+"""L_inf and L2, for attacks and for margins: all that differs between them. Radii are (n,), never negative."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +13,37 @@ Region = tuple[Tensor, ...]  # where a sample may move, as tensors (n, ...)
 
 
 class Norm(Protocol):
-    """Four functions on images (n, ...) and radii (n,)."""
+    """What attacks and searches need to know of a norm: vectors are rows (n, d), images (n, ...)."""
+
+    @property
+    def name(self) -> str:
+        """The norm's name."""
+        ...
+
+    @property
+    def longest_ray(self) -> float:
+        """Radius up to which a clipped ray is followed, in multiples of the distance looked for."""
+        ...
+
+    def length(self, vectors: Tensor) -> Tensor:
+        """Return the norm of every row."""
+        ...
+
+    def dual(self, vectors: Tensor) -> Tensor:
+        """Return the dual norm of every row: how steep a gradient is per unit of length."""
+        ...
+
+    def steepest(self, vectors: Tensor) -> Tensor:
+        """Return the unit vector that goes farthest along every row; zero for a zero row."""
+        ...
+
+    def confine(self, vectors: Tensor) -> Tensor:
+        """Bring every row back to unit length."""
+        ...
+
+    def diameter(self, width: float, pixels: int) -> float:
+        """Return the largest distance inside a box so wide."""
+        ...
 
     def random_start(self, images: Tensor, radius: Tensor, generator: Generator | None) -> Tensor:
         """Draw a perturbation uniformly from the ball."""
@@ -40,6 +71,29 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 class Linf:
     """The largest change of any pixel."""
 
+    name: str = "linf"
+    longest_ray: float = 1.0  # some pixel moves as far as the radius says until all are clipped
+
+    def length(self, vectors: Tensor) -> Tensor:
+        """Return the largest entry of every row."""
+        return vectors.abs().amax(1)
+
+    def dual(self, vectors: Tensor) -> Tensor:
+        """Return the L1 norm of every row."""
+        return vectors.abs().sum(1)
+
+    def steepest(self, vectors: Tensor) -> Tensor:
+        """Return the signs."""
+        return vectors.sign()
+
+    def confine(self, vectors: Tensor) -> Tensor:
+        """Clip to [-1, 1]."""
+        return vectors.clamp(-1.0, 1.0)
+
+    def diameter(self, width: float, pixels: int) -> float:  # noqa: ARG002
+        """Return the width."""
+        return width
+
     def random_start(self, images: Tensor, radius: Tensor, generator: Generator | None) -> Tensor:
         """Draw every pixel's change uniformly from [-radius, radius]."""
         unit = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
@@ -63,6 +117,30 @@ class Linf:
 class L2:
     """The Euclidean length of the change."""
 
+    name: str = "l2"
+    longest_ray: float = 1024.0  # where large pixels are clipped early, small ones have far to go for a short distance
+
+    def length(self, vectors: Tensor) -> Tensor:
+        """Return the length of every row, scaled by its largest entry so that no square vanishes or overflows."""
+        scale = vectors.abs().amax(1).clamp_min(torch.finfo(vectors.dtype).tiny)
+        return (vectors / scale[:, None]).square().sum(1).sqrt() * scale
+
+    def dual(self, vectors: Tensor) -> Tensor:
+        """Return the length: L2 is its own dual."""
+        return self.length(vectors)
+
+    def steepest(self, vectors: Tensor) -> Tensor:
+        """Return the rows at unit length."""
+        return vectors / self.length(vectors).clamp_min(torch.finfo(vectors.dtype).tiny)[:, None]
+
+    def confine(self, vectors: Tensor) -> Tensor:
+        """Return the rows at unit length."""
+        return self.steepest(vectors)
+
+    def diameter(self, width: float, pixels: int) -> float:
+        """Return the diagonal."""
+        return width * math.sqrt(pixels)
+
     def random_start(self, images: Tensor, radius: Tensor, generator: Generator | None) -> Tensor:
         """Draw uniformly from the ball: a random direction, the length by its volume."""
         direction = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
@@ -74,7 +152,7 @@ class L2:
         """Move by the length along the gradient; a zero gradient does not move."""
         largest = gradient.flatten(1).abs().amax(dim=1)  # first, so that squares neither vanish nor overflow
         direction = gradient / per_sample(torch.where(largest == 0, 1, largest), gradient)
-        norm = _length(direction)
+        norm = _plain_length(direction)
         scale = torch.where(norm == 0, 0, length / norm)
         return direction.mul_(per_sample(scale, gradient))
 
@@ -86,12 +164,13 @@ class L2:
         """Shorten what is longer than the radius, then clip; the images lie within the bounds, so both hold."""
         images, radius = region
         change = points - images
-        norm = _length(change)
+        norm = _plain_length(change)
         scale = torch.where(norm <= radius, 1, radius / norm)
         return change.mul_(per_sample(scale, change)).add_(images).clamp_(*bounds)
 
 
-def _length(perturbation: Tensor) -> Tensor:
+def _plain_length(perturbation: Tensor) -> Tensor:
+    """Length (n,) of what is about as large as pixels are, so that squares need no care."""
     length: Tensor = torch.linalg.vector_norm(perturbation.flatten(1), dim=1)
     return length
 
@@ -99,7 +178,7 @@ def _length(perturbation: Tensor) -> Tensor:
 NORMS: dict[str, Norm] = {"linf": Linf(), "l2": L2()}
 
 
-def norm_by_name(name: str) -> Norm:
+def find_norm(name: str) -> Norm:
     """Look a norm up; an unknown name raises."""
     if name not in NORMS:
         raise unknown_name("norm", name, list(NORMS))

@@ -1,11 +1,32 @@
 """Checks of what an attack is given; each failure is one sentence."""
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from puma.errors import PumaError
+
+
+def to_tensors(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Take images and labels as tensors or numpy arrays, labels as a list too; any whole numbers become int64."""
+    images = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
+    if not isinstance(images, Tensor):
+        raise PumaError(
+            f"images must be a tensor or numpy array of shape (n, ...), got {type(images).__name__}; "
+            "a Dataset becomes a pool by puma.Pool.from_dataset."
+        )
+    if isinstance(labels, np.ndarray | list | tuple | range):
+        try:
+            labels = torch.from_numpy(np.asarray(labels))
+        except (TypeError, ValueError) as error:
+            raise PumaError(f"labels must be whole numbers, one per image, got {type(labels).__name__}.") from error
+    if not isinstance(labels, Tensor):
+        raise PumaError(f"labels must be a tensor, numpy array or list, got {type(labels).__name__}.")
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    return images, labels.to(torch.int64) if whole else labels
 
 
 def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> None:
@@ -47,15 +68,3 @@ def check_clean_logits(clean_logits: Tensor | None, logits: Tensor) -> None:
     """Clean logits, where given: shaped like the model's own."""
     if clean_logits is not None and clean_logits.shape != logits.shape:
         raise PumaError(f"clean_logits must have shape {tuple(logits.shape)}, got {tuple(clean_logits.shape)}.")
-
-
-def strength_per_sample(eps: float | Tensor, images: Tensor) -> Tensor:
-    """Spread a scalar over the batch; refuse other shapes and values that are not finite."""
-    strength = torch.as_tensor(eps, dtype=images.dtype, device=images.device)
-    if strength.dim() == 0:
-        strength = strength.expand(len(images))
-    if strength.shape != images.shape[:1]:
-        raise PumaError(f"eps must be a number or have shape ({len(images)},), got shape {tuple(strength.shape)}.")
-    if not bool(strength.isfinite().all()):
-        raise PumaError("eps must be finite, got NaN or infinity.")
-    return strength.detach()

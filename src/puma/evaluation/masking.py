@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from puma.attacks import fgsm
-from puma.attacks.norms import norm_by_name
+from puma.attacks.norms import find_norm
 from puma.evaluation.autoattack import NORM_NAMES, load_autoattack, run_one_attack
 from puma.evaluation.under_attack import EvaluatedSamples, GradientAttack, ResumeFile, find_robust, judge_batch
 
@@ -84,7 +84,7 @@ def check_masking(
     for positions, images, labels in samples.batches(gradient.nonzero().squeeze(1)):
         radius = torch.full((len(images),), eps)
         for _ in range(_DRAWS):
-            noise = norm_by_name(norm).random_start(images.cpu(), radius, generator)
+            noise = find_norm(norm).random_start(images.cpu(), radius, generator)
             noise = noise.sign() * eps if norm == "linf" else noise
             moved = (images + noise.to(images.device)).clamp(0, 1)
             random[positions] &= judge_batch(samples, moved, labels)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from puma.attacks.norms import find_norm
 from puma.attacks.validation import check_batch
 from puma.errors import PumaError
 from puma.margins.checks import check_settings
-from puma.margins.geometry import norm_named
 from puma.margins.meter import ready
 from puma.margins.methods import method_named
 from puma.margins.result import Margins
@@ -52,7 +52,7 @@ def measure_margins(
         distance to reaching it.
     """
     check_settings(batch_size, cap, bounds)
-    method_named(method), norm_named(norm)
+    method_named(method), find_norm(norm)
     if images.is_floating_point():
         low, high = torch.tensor(bounds, dtype=images.dtype).tolist()  # as pixels know them
         bounds = (low, high)

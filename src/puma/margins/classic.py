@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from puma.margins.geometry import Box, Norm
+from puma.attacks.norms import Norm
+from puma.margins.geometry import Box
 from puma.margins.network import Network, gradient, pick, without
 from puma.margins.rows import Rows
 from puma.margins.stream import Method

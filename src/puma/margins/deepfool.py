@@ -13,9 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from puma.attacks.norms import Norm
 from puma.margins.finish import Finish, look
 from puma.margins.first import first_gradients
-from puma.margins.geometry import Box, Norm, newton_on_ray
+from puma.margins.geometry import Box, newton_on_ray
 from puma.margins.network import Network, gradient, pick, true_gap, without
 from puma.margins.restart import Restart, restarting
 from puma.margins.rows import Arrival, Rows

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puma.margins.geometry import Box, Norm
+from puma.attacks.norms import Norm
+from puma.margins.geometry import Box
 from puma.margins.network import Network, gradient, true_gap
 from puma.margins.rows import Rows
 from puma.margins.stream import Method

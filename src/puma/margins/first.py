@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from puma.attacks.norms import Norm
 from puma.margins.assess import assess, close
-from puma.margins.geometry import Box, Norm, newton_on_ray
+from puma.margins.geometry import Box, newton_on_ray
 from puma.margins.network import Network, gradient, pick
 from puma.margins.rows import Arrival, Rows
 from puma.margins.status import Status

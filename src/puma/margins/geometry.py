@@ -1,30 +1,14 @@
-"""Rays in the pixel box: where L_inf and L2 differ, and everything else where they do not.
+"""Rays in the pixel box.
 
 Images are rows of a matrix (n, d). A *pattern* is a direction of unit norm; the point at radius ``r`` on its
 ray is ``clip(origin + r * pattern)``. For an affine gap this clipped ray passes through the nearest point of
 the boundary inside the box, for both norms, when the pattern is the steepest descent of the gap.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from puma.errors import unknown_name
-
-
-@dataclass(frozen=True)
-class Norm:
-    """One norm of the pixel space: all that the searches need to know of it."""
-
-    name: str
-    length: Callable[[Tensor], Tensor]
-    dual: Callable[[Tensor], Tensor]
-    steepest: Callable[[Tensor], Tensor]
-    confine: Callable[[Tensor], Tensor]
-    diameter: Callable[[float, int], float]
-    longest_ray: float  # radius up to which a clipped ray is followed, in multiples of the distance looked for
 
 
 @dataclass(frozen=True)
@@ -37,44 +21,6 @@ class Box:
     def ray(self, origin: Tensor, pattern: Tensor, radius: Tensor) -> Tensor:
         """Return the points at ``radius`` (n,) on the clipped rays."""
         return torch.addcmul(origin, pattern, radius[:, None]).clamp_(self.low, self.high)
-
-
-def _unit_l2(vectors: Tensor) -> Tensor:
-    return vectors / _l2(vectors).clamp_min(torch.finfo(vectors.dtype).tiny)[:, None]
-
-
-def _l2(vectors: Tensor) -> Tensor:
-    # scaled by the largest entry, so that tiny and huge gradients neither vanish nor overflow
-    scale = vectors.abs().amax(1).clamp_min(torch.finfo(vectors.dtype).tiny)
-    return (vectors / scale[:, None]).square().sum(1).sqrt() * scale
-
-
-LINF = Norm(
-    name="linf",
-    length=lambda v: v.abs().amax(1),
-    dual=lambda v: v.abs().sum(1),
-    steepest=torch.sign,
-    confine=lambda v: v.clamp(-1.0, 1.0),
-    diameter=lambda width, _: width,
-    longest_ray=1.0,
-)
-L2 = Norm(
-    name="l2",
-    length=_l2,
-    dual=_l2,
-    steepest=_unit_l2,
-    confine=_unit_l2,
-    diameter=lambda width, pixels: width * pixels**0.5,
-    longest_ray=1024.0,  # where large pixels are clipped early, small ones have far to go for a short distance
-)
-NORMS = {norm.name: norm for norm in (LINF, L2)}
-
-
-def norm_named(name: str) -> Norm:
-    """Look a norm up by name; an unknown one raises."""
-    if name not in NORMS:
-        raise unknown_name("norm", name, list(NORMS))
-    return NORMS[name]
 
 
 def newton_on_ray(

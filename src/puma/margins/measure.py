@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from puma.attacks.norms import find_norm
 from puma.errors import PumaError
 from puma.margins.api import check_labels
 from puma.margins.checks import check_settings
-from puma.margins.geometry import norm_named
 from puma.margins.job import Job
 from puma.margins.meter import Meter, ready
 from puma.margins.methods import method_named
@@ -64,7 +64,7 @@ def measure_pool(
         model=fingerprint_model(model, pool.image_shape),
         method=method,
         config=dataclasses.asdict(method_named(method).config),
-        norm=norm_named(norm).name,
+        norm=find_norm(norm).name,
         cap=cap,
         batch_size=batch_size,
         part_size=part_size,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from puma.attacks.norms import find_norm
 from puma.errors import PumaError
 from puma.margins.checks import check_settings, examine
-from puma.margins.geometry import Box, norm_named
+from puma.margins.geometry import Box
 from puma.margins.methods import Setting, method_named
 from puma.margins.network import Network
 from puma.margins.result import Margins, Tally
@@ -76,7 +77,7 @@ def ready(
 ) -> Iterator[Meter]:
     """Freeze the model, prepare a copy, assemble the search; afterwards the model and the RNG are as they were."""
     check_settings(1, cap, bounds)
-    offer, chosen = method_named(method), norm_named(norm)
+    offer, chosen = method_named(method), find_norm(norm)
     device, dtype = place_of(model)
     examples = examples[:_EXAMPLES].to(device, dtype)
     with frozen(model), torch.random.fork_rng():

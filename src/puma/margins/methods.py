@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from puma.attacks.norms import Norm
 from puma.errors import unknown_name
 from puma.margins.classic import CLASSIC, classic
 from puma.margins.deepfool import DEEPFOOL, TIGHT, Search, deepfool
 from puma.margins.fast import FAST, FAST_CE, Fast, fast
-from puma.margins.geometry import Box, Norm
+from puma.margins.geometry import Box
 from puma.margins.network import Network
 from puma.margins.rivals import pair_norms
 from puma.margins.stream import Method

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from puma.margins.geometry import Box, Norm
+from puma.attacks.norms import Norm
+from puma.margins.geometry import Box
 from puma.margins.rows import Rows
 from puma.margins.status import Status
 from puma.margins.stream import DONE

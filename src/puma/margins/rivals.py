@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puma.margins.geometry import Box, Norm
+from puma.attacks.norms import Norm
+from puma.margins.geometry import Box
 from puma.margins.network import Network, gradient
 
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from puma.attacks.norms import Norm
 from puma.margins.assess import assess, close
 from puma.margins.finish import Finish, look
-from puma.margins.geometry import Box, Norm
+from puma.margins.geometry import Box
 from puma.margins.network import Network, true_gap
 from puma.margins.rows import Arrival, Rows
 from puma.margins.status import Status

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from puma.attacks.norms import norm_by_name, per_sample
+from puma.attacks.norms import find_norm, per_sample
 from puma.pools import MixedSampler, Pool, shift_and_mirror
 
 _AUGMENT, _ATTACK = 1, 2  # streams of randomness that must not repeat each other
@@ -86,7 +86,7 @@ def attack_start(
     state = int(np.random.SeedSequence((seed, step, _ATTACK)).generate_state(1, np.uint64)[0] >> np.uint64(1))
     generator = Generator(images.device).manual_seed(state)
     whole = images.new_zeros(()).expand(batch_size, *images.shape[1:])
-    noise = norm_by_name(norm).random_start(whole, images.new_ones(batch_size), generator)
+    noise = find_norm(norm).random_start(whole, images.new_ones(batch_size), generator)
     if len(rows) < batch_size:
         noise = noise[torch.from_numpy(rows).to(noise.device)]
     return (images + noise * per_sample(strength.abs(), images)).clamp_(0, 1)

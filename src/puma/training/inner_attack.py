@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks import pgd
+from puma.attacks.pgd import run_pgd
 from puma.models.prepare import BatchNormMode
 
 
@@ -51,7 +51,7 @@ def steps_by_strength(strength: Tensor, config: AttackConfig) -> Tensor:
 
 @dataclass(frozen=True)
 class InnerAttack:
-    """The arguments of ``puma.pgd`` that a training loss passes on."""
+    """The arguments of the attack that a training loss passes on."""
 
     step_size: float
     steps: int | Tensor
@@ -74,7 +74,7 @@ class InnerAttack:
         clean_logits: Tensor | None = None,
     ) -> Tensor:
         """Attack the images, or help those of negative strength; the model is left as it was."""
-        return pgd(
+        return run_pgd(
             unwrapped(model),
             images,
             labels,
