@@ -11,8 +11,8 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from benchmarks.side_by_side import interleaved, print_table
-from puma.pools.importers.digits import digits
-from puma.pools.importing import write_parts
+from puma.pools.datasets import read_digits
+from puma.pools.writer import write_parts
 from puma.training import TrainConfig, recipe
 from puma.training.distributed import Ranks, checked_device
 from puma.training.online import OnlineConfig
@@ -32,7 +32,7 @@ def main(rounds: int = 7) -> None:
         "online, as in the paper": replace(base, online=OnlineConfig("paper", prune_at=3.25 * base.attack.eps)),
     }
     with tempfile.TemporaryDirectory(prefix="puma-bench-") as folder:
-        pool = write_parts(digits(), Path(folder) / "digits") / "train"
+        pool = write_parts(read_digits(), Path(folder) / "digits") / "train"
         run = train(base, [pool], Path(folder) / "run", show=False)
         seconds = interleaved({name: stepper(config, pool, run) for name, config in ways.items()}, rounds=rounds)
     print_table(f"{STEPS} steps of {base.batch_size}, {base.model}", seconds, "TRADES")

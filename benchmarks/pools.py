@@ -50,12 +50,12 @@ def copy_file(folder: Path, count: int) -> str:  # noqa: ARG001
 
 def import_npz(folder: Path, count: int) -> str:  # noqa: ARG001
     """The import command itself."""
-    from puma.pools.importers.npz import npz
-    from puma.pools.importing import write_parts
+    from puma.pools.npz import read_npz
+    from puma.pools.writer import write_parts
 
     before = peak_memory_mb()
     begun = time.perf_counter()
-    write_parts({"": npz(folder / "x.npz", origin=1, class_names=None)}, folder / "pool")
+    write_parts({"": read_npz(folder / "x.npz", origin=1, class_names=None)}, folder / "pool")
     took = time.perf_counter() - begun
     return f"import of the .npz: {took:.1f} s, peak memory {peak_memory_mb():.0f} MB ({before:.0f} MB before)"
 

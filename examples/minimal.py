@@ -17,8 +17,8 @@ import puma
 from puma.models import build
 from puma.models.ema import EmaConfig, copy_for_ema, update_ema
 from puma.pools import crop_and_flip, to_unit
-from puma.pools.importers.digits import digits
-from puma.pools.importing import write_parts
+from puma.pools.datasets import read_digits
+from puma.pools.writer import write_parts
 
 EPS = 0.1  # an attack may change each pixel by this much of the range from black to white
 STEP_SIZE, STEPS = EPS / 4, 10
@@ -55,7 +55,7 @@ def read(pool: puma.Pool) -> tuple[Tensor, Tensor]:
 def main(samples_seen: int) -> None:
     """Run the method and print what came of it."""
     with tempfile.TemporaryDirectory() as folder:
-        pools = write_parts(digits(), Path(folder) / "digits")
+        pools = write_parts(read_digits(), Path(folder) / "digits")
         images, labels = read(puma.Pool.open(pools / "train"))
         test_images, test_labels = read(puma.Pool.open(pools / "test"))
 

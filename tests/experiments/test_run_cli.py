@@ -8,8 +8,7 @@ import pytest
 from conftest import Run
 from puma.experiments import EXPERIMENTS
 from puma.experiments.results import read_results
-from puma.pools.importing import write_parts
-from puma.pools.writer import PoolPart
+from puma.pools.writer import PoolPart, write_parts
 
 CLASSES = [f"class{label}" for label in range(10)]
 

@@ -31,8 +31,7 @@ from puma.margins.table import to_arrow, write_whole
 from puma.models import load_model
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Origin, Pool, open_pools, to_unit
-from puma.pools.importing import write_parts
-from puma.pools.writer import PoolPart
+from puma.pools.writer import PoolPart, write_parts
 from puma.scores.table import open_scores
 from puma.training import run as training_run
 from puma.training.run_folder import RunFolder

@@ -121,9 +121,9 @@ def test_a_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_public_robust_weights_on_generated_images(shared_data: Path) -> None:
-    from puma.pools.importers.npz import npz
+    from puma.pools.npz import read_npz
 
-    images, labels = next(iter(npz(shared_data / "cifake_10k.npz", origin=1, class_names=None).chunks))
+    images, labels = next(iter(read_npz(shared_data / "cifake_10k.npz", origin=1, class_names=None).chunks))
     unit = to_unit(torch.from_numpy(images[:500].copy()).permute(0, 3, 1, 2))
     targets = torch.from_numpy(labels[:500].copy())
     model = load_model("resnet4b", 10, weights=shared_data / "robust_cifar10_eps2.safetensors")

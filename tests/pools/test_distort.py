@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from conftest import MakePool, Run
 from puma.errors import PumaError
 from puma.pools import Origin, Pool
-from puma.pools.distort import affine_places, distorted, sampled, smoothed
-from puma.pools.importers.distorted import distorted_copies
+from puma.pools.distort import distort_images, distort_pool, find_affine_places, sample_pixels, smooth_fields
 from puma.pools.writer import PoolPart
 
 RNG = np.random.default_rng(0)
@@ -29,20 +28,20 @@ def moved(
 ) -> NDArray[np.uint8]:
     """The same affine map for every image."""
     count, height, width, _ = images.shape
-    rows, columns = affine_places(
+    rows, columns = find_affine_places(
         (height, width),
         degrees=np.full(count, degrees),
         scale=np.tile(scale, (count, 1)),
         shear=np.full(count, shear),
         shift=np.tile(shift, (count, 1)),
     )
-    return sampled(images, rows, columns)
+    return sample_pixels(images, rows, columns)
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8, 1), (2, 5, 9, 3), (1, 1, 1, 1), (0, 4, 4, 1)])
 def test_no_strength_is_the_identity(shape: tuple[int, ...]) -> None:
     images = random_images(*shape)
-    assert np.array_equal(distorted(images, rng=np.random.default_rng(0), **STILL), images)
+    assert np.array_equal(distort_images(images, rng=np.random.default_rng(0), **STILL), images)
 
 
 @pytest.mark.parametrize(("down", "right"), [(0, 1), (2, 0), (-1, 3), (-7, -7), (8, 0), (50, 0)])
@@ -81,7 +80,7 @@ def shown_places(count: int, **strengths: float) -> tuple[NDArray[np.float64], N
     """The row and column of the source that pixels around the middle show: ramps tell them to within an eighth."""
     ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (count, 64, 1))
     down, across = (
-        distorted(images[..., None], rng=np.random.default_rng(1), **{**STILL, **strengths})[..., 0] / 4
+        distort_images(images[..., None], rng=np.random.default_rng(1), **{**STILL, **strengths})[..., 0] / 4
         for images in (ramp.transpose(0, 2, 1), ramp)
     )
     middle = slice(16, 48)
@@ -131,7 +130,7 @@ def test_the_field_moves_rows_and_columns_independently() -> None:
 
 
 def test_the_field_has_the_length_it_is_scaled_to_and_is_smooth() -> None:
-    field = smoothed(np.random.default_rng(0).uniform(-1, 1, (200, 2, 32, 32)), 3.0)
+    field = smooth_fields(np.random.default_rng(0).uniform(-1, 1, (200, 2, 32, 32)), 3.0)
     middle = field[:, :, 12:20, 12:20]
     assert np.sqrt((middle**2).sum(axis=1).mean()) == pytest.approx(1.0, rel=0.05)
     slope = np.diff(middle, axis=2)
@@ -141,18 +140,20 @@ def test_the_field_has_the_length_it_is_scaled_to_and_is_smooth() -> None:
 def test_elastic_strength_alone_distorts_by_about_that_much() -> None:
     ramp = np.tile(np.arange(0, 256, 8, dtype=np.uint8), (50, 32, 1))[..., None]
     strengths = {**STILL, "elastic": 0.05}
-    change = distorted(ramp, rng=np.random.default_rng(0), **strengths).astype(float) - ramp
+    change = distort_images(ramp, rng=np.random.default_rng(0), **strengths).astype(float) - ramp
     step = change[:, 12:20, 12:20] / 8  # pixels to the side
     assert np.sqrt((step**2).mean()) == pytest.approx(0.05 * 32 / np.sqrt(2), rel=0.1)
 
 
 def test_the_generator_alone_decides_and_halves_make_the_whole() -> None:
     images = random_images(6, 8, 8, 1)
-    whole = distorted(images, rng=np.random.default_rng(3))
-    assert np.array_equal(distorted(images, rng=np.random.default_rng(3)), whole)
-    assert not np.array_equal(distorted(images, rng=np.random.default_rng(4)), whole)
+    whole = distort_images(images, rng=np.random.default_rng(3))
+    assert np.array_equal(distort_images(images, rng=np.random.default_rng(3)), whole)
+    assert not np.array_equal(distort_images(images, rng=np.random.default_rng(4)), whole)
     rng = np.random.default_rng(3)
-    assert np.array_equal(np.concatenate([distorted(images[:2], rng=rng), distorted(images[2:], rng=rng)]), whole)
+    assert np.array_equal(
+        np.concatenate([distort_images(images[:2], rng=rng), distort_images(images[2:], rng=rng)]), whole
+    )
 
 
 def test_distorted_digits_stay_the_digit_they_were() -> None:
@@ -163,7 +164,7 @@ def test_distorted_digits_stay_the_digit_they_were() -> None:
     pixels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)[..., None]
     known, new = slice(0, 1200), slice(1200, None)
     judge = KNeighborsClassifier(3).fit(pixels[known].reshape(-1, 64), bundle.target[known])
-    copies = distorted(pixels[new], rng=np.random.default_rng(0))
+    copies = distort_images(pixels[new], rng=np.random.default_rng(0))
     before, after = (judge.score(each.reshape(-1, 64), bundle.target[new]) for each in (pixels[new], copies))
     assert before > 0.95
     assert after > before - 0.06  # of an untouched judge who never saw a distorted digit
@@ -173,12 +174,12 @@ def test_distorted_digits_stay_the_digit_they_were() -> None:
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 def test_bad_strengths(name: str, value: float) -> None:
     with pytest.raises(PumaError, match=rf"(?=.*{name}).*got .*{value}"):
-        distorted(random_images(1, 4, 4, 1), rng=RNG, **{name: value})
+        distort_images(random_images(1, 4, 4, 1), rng=RNG, **{name: value})
 
 
 def test_bad_images() -> None:
     with pytest.raises(PumaError, match="must be uint8"):
-        distorted(np.zeros((1, 4, 4, 1)), rng=RNG)  # type: ignore[arg-type]
+        distort_images(np.zeros((1, 4, 4, 1)), rng=RNG)  # type: ignore[arg-type]
 
 
 # ---- copies of a pool
@@ -192,23 +193,23 @@ def collected(part: PoolPart) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 @pytest.mark.parametrize("count", [1, 49, 50, 120])
 def test_copies_do_not_depend_on_the_chunks(make_pool: MakePool, count: int) -> None:
     pool = make_pool(count=50)
-    images, labels = collected(distorted_copies(pool, count, seed=2))
+    images, labels = collected(distort_pool(pool, count, seed=2))
     assert len(images) == len(labels) == count
     for chunk in (1, 7, 50, 1000):
-        again, same = collected(distorted_copies(pool, count, seed=2, chunk=chunk))
+        again, same = collected(distort_pool(pool, count, seed=2, chunk=chunk))
         assert np.array_equal(again, images)
         assert np.array_equal(same, labels)
-    assert not np.array_equal(collected(distorted_copies(pool, count, seed=3))[0], images)
+    assert not np.array_equal(collected(distort_pool(pool, count, seed=3))[0], images)
 
 
 def test_every_image_is_used_equally_often_up_to_one_and_classes_keep_their_share(tmp_path: Path) -> None:
-    from puma.pools.importing import write_parts
+    from puma.pools.writer import write_parts
 
     levels = np.arange(1, 101, dtype=np.uint8) * 2  # a flat image keeps its level in the middle
     labels = (np.arange(100) >= 70).astype(np.int64)
     flat = np.tile(levels[:, None, None, None], (1, 9, 9, 1))
     write_parts({"": PoolPart([(flat, labels)], ["a", "b"], 100)}, tmp_path / "flat")
-    images, found = collected(distorted_copies(Pool.open(tmp_path / "flat"), 230))
+    images, found = collected(distort_pool(Pool.open(tmp_path / "flat"), 230))
     source = images[:, 4, 4, 0] // 2 - 1
     assert np.array_equal(labels[source], found)
     assert np.bincount(source, minlength=100).min() == 2
@@ -225,7 +226,7 @@ def test_the_command(make_pool: MakePool, puma: Run, tmp_path: Path) -> None:
     pool = Pool.open(out)
     assert (pool.origin == Origin.GENERATED).all()
     assert len(Pool.open(source) + pool) == 140
-    expected, labels = collected(distorted_copies(Pool.open(source), 100, seed=5))
+    expected, labels = collected(distort_pool(Pool.open(source), 100, seed=5))
     assert np.array_equal(pool.batch(range(100)).images.permute(0, 2, 3, 1).numpy(), expected)
     assert np.array_equal(pool.labels, labels)
     assert puma("data", "distort", source, "--out", out, "--count", "3", "--force")[0] == 0

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from puma.errors import PumaError
 from puma.pools import MixedSampler
-from puma.pools.sampler import shuffled
+from puma.pools.sampler import permute_places
 
 REAL, GENERATED = np.arange(100), np.arange(100, 1100)
 
@@ -24,18 +24,18 @@ def sampler(**changes: object) -> MixedSampler:
 @given(count=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1), salt=st.integers(0, 2**40))
 @settings(max_examples=60, deadline=None)
 def test_shuffled_is_a_permutation(count: int, seed: int, salt: int) -> None:
-    everything = shuffled(np.arange(count), count, seed, salt)
+    everything = permute_places(np.arange(count), count, seed, salt)
     assert np.array_equal(np.sort(everything), np.arange(count))
     some = np.arange(count)[:: max(1, count // 7)]
-    assert np.array_equal(shuffled(some, count, seed, salt), everything[some])
+    assert np.array_equal(permute_places(some, count, seed, salt), everything[some])
 
 
 def test_shuffled_looks_random() -> None:
-    orders = np.stack([shuffled(np.arange(10), 10, 0, salt) for salt in range(20_000)])
+    orders = np.stack([permute_places(np.arange(10), 10, 0, salt) for salt in range(20_000)])
     for place in range(10):  # every value at every place about equally often: 2000 +- 5 standard deviations
         counts = np.bincount(orders[:, place], minlength=10)
         assert (abs(counts - 2000) < 5 * np.sqrt(2000 * 0.9)).all()
-    large = shuffled(np.arange(10_000), 10_000, 1, 2)
+    large = permute_places(np.arange(10_000), 10_000, 1, 2)
     assert abs(np.corrcoef(large, np.arange(10_000))[0, 1]) < 0.05
     assert abs(np.corrcoef(large[1:], large[:-1])[0, 1]) < 0.05
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from puma.errors import PumaError
 from puma.pools import Pool
-from puma.pools.importing import write_parts
-from puma.pools.writer import NpyAppender, PoolPart
+from puma.pools.writer import NpyAppender, PoolPart, write_parts
 
 IMAGES = np.zeros((4, 2, 2, 1), dtype=np.uint8)
 LABELS = np.array([0, 1, 0, 1])

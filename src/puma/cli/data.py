@@ -8,12 +8,11 @@ from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
 from puma.pools import Origin, Pool
-from puma.pools.importers.cifar import CIFAR10, CIFAR100, cifar
-from puma.pools.importers.folder import list_pictures
-from puma.pools.importers.idx import FASHION_CLASSES, MNIST_CLASSES, idx
-from puma.pools.importing import pool_names, write_parts, write_picture_folder
-from puma.pools.show import describe, draw_grid
-from puma.pools.writer import PoolPart
+from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSES, read_cifar, read_mnist
+from puma.pools.pictures import list_pictures, write_picture_folder
+from puma.pools.pool import open_inner_pools
+from puma.pools.summary import describe_pool, draw_grid
+from puma.pools.writer import PoolPart, write_parts
 
 Out = Annotated[Path, arg(metavar="DIR", help="folder to write; it must not exist yet")]
 Force = Annotated[bool, arg(help="replace an existing pool")]
@@ -26,7 +25,7 @@ def _write(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
 
 
 def _tell(out: Path) -> None:
-    for name, pool in pool_names(out).items():
+    for name, pool in open_inner_pools(out).items():
         place = out if (out / "pool.json").is_file() else out / name
         height, width, channels = pool.image_shape
         print(f"{place}: {len(pool):,} images of {height} x {width} x {channels}, {pool.num_classes} classes")
@@ -35,9 +34,9 @@ def _tell(out: Path) -> None:
 
 def digits(*, out: Out, force: Force = False) -> None:
     """Import scikit-learn's handwritten digits: 1797 grey images of 8 px; writes DIR/train and DIR/test."""
-    from puma.pools.importers.digits import digits
+    from puma.pools.datasets import read_digits
 
-    _write(digits(), out, force)
+    _write(read_digits(), out, force)
 
 
 def cifar10(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
@@ -46,7 +45,7 @@ def cifar10(source: Positional[Path], /, *, out: Out, force: Force = False) -> N
     Args:
         source: folder or tar archive with the official binary or python files (data_batch_1 ... test_batch).
     """
-    _write(cifar(source, CIFAR10), out, force)
+    _write(read_cifar(source, CIFAR10), out, force)
 
 
 def cifar100(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
@@ -55,7 +54,7 @@ def cifar100(source: Positional[Path], /, *, out: Out, force: Force = False) -> 
     Args:
         source: folder or tar archive with the official binary or python files (train, test).
     """
-    _write(cifar(source, CIFAR100), out, force)
+    _write(read_cifar(source, CIFAR100), out, force)
 
 
 def mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
@@ -65,7 +64,7 @@ def mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force 
         source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
         pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
     """
-    _write(idx(source, MNIST_CLASSES, pool=pool), out, force)
+    _write(read_mnist(source, MNIST_CLASSES, pool=pool), out, force)
 
 
 def fashion_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
@@ -75,7 +74,7 @@ def fashion_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force
         source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
         pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
     """
-    _write(idx(source, FASHION_CLASSES, pool=pool), out, force)
+    _write(read_mnist(source, FASHION_CLASSES, pool=pool), out, force)
 
 
 def npz(
@@ -100,12 +99,12 @@ def npz(
         image_key: name of the images' array in the file.
         label_key: name of the labels' array in the file.
     """
-    from puma.pools.importers.npz import npz
+    from puma.pools.npz import read_npz
 
     if like is not None and class_names:
         raise PumaError("--like and --class-names both name the classes; give one of them.")
     names = Pool.open(like).class_names if like is not None else class_names
-    part = npz(
+    part = read_npz(
         source,
         origin=Origin[origin.upper()],
         class_names=names or None,
@@ -164,11 +163,11 @@ def distort(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0,
         count: how many to make; every image of the pool is used equally often, up to one.
         seed: another seed makes other images.
     """
-    from puma.pools.importers.distorted import distorted_copies
+    from puma.pools.distort import distort_pool
 
     if source.resolve().is_relative_to(out.resolve()):
         raise PumaError(f"--out {out} would replace the pool {source} itself; choose another --out.")
-    _write({"": distorted_copies(Pool.open(source), count, seed=seed)}, out, force)
+    _write({"": distort_pool(Pool.open(source), count, seed=seed)}, out, force)
 
 
 def show(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:
@@ -179,12 +178,12 @@ def show(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 
         picture: where to write the PNG; by default POOL/grid.png.
         seed: another seed shows other images.
     """
-    for name, pool in pool_names(path).items():
+    for name, pool in open_inner_pools(path).items():
         for store in pool.stores:
             store.verify()
-        print(describe(pool, name))
+        print(describe_pool(pool, name))
         target = picture or pool.stores[0].path / "grid.png"
-        if picture is not None and len(pool_names(path)) > 1:
+        if picture is not None and len(open_inner_pools(path)) > 1:
             target = picture.with_stem(f"{picture.stem}-{name}")
         draw_grid(pool, target, seed=seed)
         print(f"picture: {target}\n")

@@ -12,10 +12,9 @@ from puma.experiments.locks import locked
 from puma.experiments.presets import ALL, Generated, Setting
 from puma.experiments.spec import Amount
 from puma.pools import Origin, Pool
-from puma.pools.importers.digits import digits
-from puma.pools.importers.distorted import distorted_copies
-from puma.pools.importing import write_parts
-from puma.pools.writer import Chunk, PoolPart
+from puma.pools.datasets import read_digits
+from puma.pools.distort import distort_pool
+from puma.pools.writer import Chunk, PoolPart, write_parts
 
 _ROWS = 4096  # copied in one go
 
@@ -97,7 +96,7 @@ class Library:
     def _official(self) -> tuple[Path, Path]:
         name = self.setting.dataset
         bundled = name == "digits"
-        folder = self._made(name, lambda out: write_parts(digits(), out)) if bundled else self.data / name
+        folder = self._made(name, lambda out: write_parts(read_digits(), out)) if bundled else self.data / name
         return folder / "train", folder / "test"
 
     def _real(self, train: Path) -> tuple[Path, tuple[str, ...]]:
@@ -113,7 +112,7 @@ class Library:
         if name == "digits":
             note = f"{asked.count:,} extra images were made from the training digits by affine and elastic distortion."
             out = f"{asked.pool}-{asked.count}"
-            parts = {"": distorted_copies(Pool.open(train), asked.count)}
+            parts = {"": distort_pool(Pool.open(train), asked.count)}
             return self._made(out, lambda path: write_parts(parts, path)), (note,)
         place = self.data / asked.pool
         if (place / "pool.json").is_file():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from puma.errors import PumaError, unknown_name
-from puma.pools.sampler import mixed
+from puma.pools.sampler import mix_bits
 
 Drop = Literal["high", "low", "random"]
 
@@ -48,12 +48,12 @@ def prune(
 
 def _first_by_hash(ids: Tensor, count: int, seed: int, drop: Drop) -> Tensor:
     """Return the places of the ``count`` ids whose hash is lowest (highest, for dropping low scores)."""
-    offset = mixed(np.array([seed], dtype=np.int64).view(np.uint64))
-    hashes = mixed(ids.numpy().astype(np.int64).view(np.uint64) + offset)  # a bijection: no two are equal
+    offset = mix_bits(np.array([seed], dtype=np.int64).view(np.uint64))
+    hashes = mix_bits(ids.numpy().astype(np.int64).view(np.uint64) + offset)  # a bijection: no two are equal
     if drop == "low":
         hashes = ~hashes
     elif drop == "random":  # another order than that of ties
-        hashes = mixed(hashes)
+        hashes = mix_bits(hashes)
     places = np.argpartition(hashes, count - 1)[:count] if count < len(hashes) else np.arange(len(hashes))
     return torch.from_numpy(places[:count])
 

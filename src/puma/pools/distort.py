@@ -1,17 +1,60 @@
-"""Random affine and elastic distortion of whole batches, each image its own (Simard et al. 2003)."""
+"""Extra images out of a pool's own: random affine and elastic distortions, each image its own (Simard et al. 2003)."""
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.pools.writer import checked_shape
+from puma.pools.pool import Pool, Rows
+from puma.pools.store import Origin
+from puma.pools.writer import Chunk, PoolPart, check_pixels
 
 Floats = NDArray[np.float64]
 _AFFINE_DRAWS = 6  # rotation, two scales, shear, two shifts
 _UNIFORM_RMS = 1 / np.sqrt(3)  # of numbers drawn evenly from -1..1
+_PIXELS = 1 << 18  # in one chunk
 
 
-def distorted(
+def distort_pool(pool: Pool, count: int, *, seed: int = 0, chunk: int | None = None) -> PoolPart:
+    """Describe ``count`` distorted copies of a pool's images, with their labels, as generated.
+
+    Every image is used equally often; the last, incomplete round takes the same share of every class. The result
+    depends on pool, count and seed, not on ``chunk``, the number of images made at a time.
+    """
+    if count < 1:
+        raise PumaError(f"--count must be at least 1 image, got {count}.")
+    if not 0 <= seed < 1 << 32:
+        raise PumaError(f"--seed must lie in 0..2**32 - 1, got {seed}.")
+    if len(pool) == 0:
+        raise PumaError("the pool holds no images, so there is nothing to distort.")
+    height, width, _ = pool.image_shape
+    size = chunk or max(1, _PIXELS // (height * width))
+    return PoolPart(
+        _distort_chunks(pool, count, seed, size), pool.class_names, count, Origin.GENERATED, allow_empty_class=True
+    )
+
+
+def _distort_chunks(pool: Pool, count: int, seed: int, size: int) -> Iterator[Chunk]:
+    choice, strokes = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    whole_rounds = count // len(pool) * len(pool)
+    last_round = draw_even_share(pool.labels, count - whole_rounds, choice)
+    for start in range(0, count, size):
+        place = np.arange(start, min(start + size, count))
+        positions = place % len(pool)
+        positions[place >= whole_rounds] = last_round[place[place >= whole_rounds] - whole_rounds]
+        batch = pool.batch(positions)
+        yield distort_images(batch.images.permute(0, 2, 3, 1).numpy(), rng=strokes), batch.labels.numpy()
+
+
+def draw_even_share(labels: Rows, count: int, rng: np.random.Generator) -> Rows:
+    """Draw ``count`` different positions, ascending, with every label's share as in ``labels`` to within one."""
+    shuffled = rng.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return np.sort(by_label[(np.arange(count) * len(labels) + len(labels) // 2) // max(count, 1)])
+
+
+def distort_images(
     images: NDArray[np.uint8],
     *,
     rng: np.random.Generator,
@@ -37,7 +80,7 @@ def distorted(
         elastic: typical distance that the smooth random field moves a pixel, as a share of the side.
         smoothness: width of the Gaussian the field is smoothed with, as a share of the side.
     """
-    height, width, _ = checked_shape(images, None)
+    height, width, _ = check_pixels(images, None)
     strengths = {"rotation": rotation, "scale": scale, "shear": shear, "shift": shift, "elastic": elastic}
     if bad := {name: value for name, value in strengths.items() if not 0 <= value < np.inf}:
         raise PumaError(f"the strengths of a distortion must be numbers from 0 on, got {bad}.")
@@ -46,7 +89,7 @@ def distorted(
     count, side = len(images), max(height, width)
     draws = rng.uniform(-1, 1, (count, _AFFINE_DRAWS + 2 * height * width))
     turn, taller, wider, slant, down, right = draws[:, :_AFFINE_DRAWS].T
-    rows, columns = affine_places(
+    rows, columns = find_affine_places(
         (height, width),
         degrees=rotation * turn,
         scale=(1 + scale) ** np.stack([taller, wider], axis=1),
@@ -54,11 +97,11 @@ def distorted(
         shift=shift * side * np.stack([down, right], axis=1),
     )
     field = draws[:, _AFFINE_DRAWS:].reshape(count, 2, height, width)
-    moved = elastic * side * smoothed(field, smoothness * side)
-    return sampled(images, rows + moved[:, 0], columns + moved[:, 1])
+    moved = elastic * side * smooth_fields(field, smoothness * side)
+    return sample_pixels(images, rows + moved[:, 0], columns + moved[:, 1])
 
 
-def affine_places(
+def find_affine_places(
     size: tuple[int, int], *, degrees: Floats, scale: Floats, shear: Floats, shift: Floats
 ) -> tuple[Floats, Floats]:
     """Return the row and column (n, height, width) of the source that each pixel of the result shows.
@@ -77,7 +120,7 @@ def affine_places(
     return source[:, 0], source[:, 1]
 
 
-def smoothed(field: Floats, sigma: float) -> Floats:
+def smooth_fields(field: Floats, sigma: float) -> Floats:
     """Smooth fields (n, 2, height, width) of numbers from -1..1, and scale them to a typical length of one vector."""
     from scipy.ndimage import gaussian_filter
 
@@ -89,7 +132,7 @@ def smoothed(field: Floats, sigma: float) -> Floats:
     return found
 
 
-def sampled(images: NDArray[np.uint8], rows: Floats, columns: Floats) -> NDArray[np.uint8]:
+def sample_pixels(images: NDArray[np.uint8], rows: Floats, columns: Floats) -> NDArray[np.uint8]:
     """Read images (n, height, width, channels) at rows and columns between the pixels; outside it is black."""
     _, height, width, _ = images.shape
     padded = np.pad(images, ((0, 0), (1, 2), (1, 2), (0, 0)))

@@ -166,3 +166,11 @@ def open_pools(paths: Sequence[str | Path]) -> Pool:
     if not paths:
         raise PumaError("no pool given; name at least one folder made by: puma data import.")
     return reduce(add, (Pool.open(path) for path in paths))
+
+
+def open_inner_pools(path: Path) -> dict[str, Pool]:
+    """Open the pool in a folder, or all the pools directly inside it, by name."""
+    inner = sorted(file.parent for file in path.glob("*/pool.json"))
+    if inner and not (path / "pool.json").is_file():
+        return {folder.name: Pool.open(folder) for folder in inner}
+    return {path.name: Pool.open(path)}

@@ -79,19 +79,19 @@ class MixedSampler:
         """Pool positions of this rank's share of the batch of one step: real ones first."""
         if step < 0:
             raise PumaError(f"steps are counted from 0, got {step}.")
-        real = self.real[endless_passes(len(self.real), self.real_per_batch, step, self.seed)]
+        real = self.real[draw_passes(len(self.real), self.real_per_batch, step, self.seed)]
         if self.real_per_batch:
-            rng = _stream(self.seed, step, _DRAWS)
+            rng = _make_stream(self.seed, step, _DRAWS)
             generated = self.generated[rng.integers(len(self.generated) or 1, size=self.generated_per_batch)]
         else:
-            generated = self.generated[endless_passes(len(self.generated), self.batch_size, step, self.seed)]
+            generated = self.generated[draw_passes(len(self.generated), self.batch_size, step, self.seed)]
         return np.concatenate([real, generated])[self.rank :: self.ranks]
 
     def __iter__(self) -> Iterator[Positions]:
         return (self.positions(step) for step in range(len(self)))
 
 
-def endless_passes(count: int, per_batch: int, step: int, seed: int) -> Positions:
+def draw_passes(count: int, per_batch: int, step: int, seed: int) -> Positions:
     """Places in 0..count-1 of one batch of an endless stream that visits every place once per pass."""
     if per_batch == 0:
         return np.empty(0, dtype=np.int64)
@@ -100,11 +100,11 @@ def endless_passes(count: int, per_batch: int, step: int, seed: int) -> Position
     places = np.empty(per_batch, dtype=np.int64)
     for index in np.unique(passes):
         mine = passes == index
-        places[mine] = shuffled(stream[mine] % count, count, seed, int(index))
+        places[mine] = permute_places(stream[mine] % count, count, seed, int(index))
     return places
 
 
-def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
+def permute_places(places: Positions, count: int, seed: int, salt: int) -> Positions:
     """Where a pseudo-random permutation of 0..count-1 sends these places, without building the permutation.
 
     A Feistel network permutes the smallest power of four that holds ``count``; places it sends outside are sent on
@@ -112,24 +112,24 @@ def shuffled(places: Positions, count: int, seed: int, salt: int) -> Positions:
     """
     half_bits = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half_bits) - 1)
-    keys = _stream(seed, salt, _PASSES).integers(1 << 63, size=_ROUNDS, dtype=np.uint64)
+    keys = _make_stream(seed, salt, _PASSES).integers(1 << 63, size=_ROUNDS, dtype=np.uint64)
     result = np.asarray(places, dtype=np.uint64).copy()
     outside = np.ones(len(result), dtype=bool)
     while outside.any():
         left, right = result[outside] >> np.uint64(half_bits), result[outside] & mask
         for key in keys:
-            left, right = right, left ^ (mixed(right + key) & mask)
+            left, right = right, left ^ (mix_bits(right + key) & mask)
         result[outside] = (left << np.uint64(half_bits)) | right
         outside = result >= count
     return result.astype(np.int64)
 
 
-def _stream(seed: int, number: int, kind: int) -> np.random.Generator:
+def _make_stream(seed: int, number: int, kind: int) -> np.random.Generator:
     """Return random numbers that depend on these three and on nothing else."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, 2 * number + kind], dtype=np.uint64)))
 
 
-def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of splitmix64: a bijection whose results look random."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

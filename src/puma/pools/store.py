@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from puma.errors import PumaError
 from puma.pools.pictures import PictureFiles
-from puma.pools.writer import FORMAT, content_fingerprint, packed_image
+from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader
 
 
 class Origin(IntEnum):
@@ -27,7 +27,7 @@ class Origin(IntEnum):
     GENERATED = 1
 
 
-class Images(Protocol):
+class ImageRows(Protocol):
     """Anything that gives uint8 images (k, height, width, channels) for k rows."""
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]: ...
@@ -40,7 +40,7 @@ class Store:
     """The arrays of one folder, mapped."""
 
     path: Path
-    images: Images
+    images: ImageRows
     labels: NDArray[np.int32]
     origin: NDArray[np.int8]
     image_shape: tuple[int, int, int]
@@ -61,9 +61,9 @@ class Store:
 
     def verify(self) -> None:
         """Recompute the fingerprint and raise if the files are not those that were imported."""
-        packed = packed_image(self.path / "images.npy", self.image_shape)
+        packed = make_image_reader(self.path / "images.npy", self.image_shape)
         read_image = self.images.image_bytes if isinstance(self.images, PictureFiles) else packed
-        found = content_fingerprint(
+        found = fingerprint_content(
             read_image, self.labels, self.origin, self.image_shape, self.class_names, self.checksum
         )
         if found != self.fingerprint:
@@ -90,17 +90,17 @@ def open_store(path: Path) -> Store:
         raise PumaError(f"{path / 'pool.json'} is damaged ({error}); import the pool again.") from error
     if len(shape) != 3:
         raise PumaError(f"{path / 'pool.json'} is damaged (image_shape {shape}); import the pool again.")
-    images: Images
+    images: ImageRows
     if root is None:
-        images = _mapped(path / "images.npy", np.dtype(np.uint8), (count, *shape))
+        images = _map_array(path / "images.npy", np.dtype(np.uint8), (count, *shape))
     else:
-        names_file, ends = path / "files.txt", _mapped(path / "files_end.npy", np.dtype(np.int64), (count,))
+        names_file, ends = path / "files.txt", _map_array(path / "files_end.npy", np.dtype(np.int64), (count,))
         images = PictureFiles(Path(os.path.normpath(path / root)), names_file, ends, resize, shape[2])
     return Store(
         path=path,
         images=images,
-        labels=_mapped(path / "labels.npy", np.dtype(np.int32), (count,)),
-        origin=_mapped(path / "origin.npy", np.dtype(np.int8), (count,)),
+        labels=_map_array(path / "labels.npy", np.dtype(np.int32), (count,)),
+        origin=_map_array(path / "origin.npy", np.dtype(np.int8), (count,)),
         image_shape=(shape[0], shape[1], shape[2]),
         class_names=names,
         fingerprint=fingerprint,
@@ -108,7 +108,7 @@ def open_store(path: Path) -> Store:
     )
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _map_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header can raise anything

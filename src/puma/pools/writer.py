@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
+from puma.files import is_alive, write_json
+from puma.progress import progress_bar
 
 FORMAT = "puma-pool-1"
 _HEADER = 128  # bytes reserved for an .npy header: room for any count
@@ -52,8 +54,8 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
     if out in (Path.cwd(), *Path.cwd().parents):
         raise PumaError(f"{out} is the current folder or above it; choose another --out.")
     if out.exists() and not force:
-        raise _exists(out)
-    if out.exists() and not _only_pools(out):
+        raise _refuse_existing(out)
+    if out.exists() and not _holds_only_pools(out):
         raise PumaError(f"{out} holds something else than pools, so --force does not replace it; choose another --out.")
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(out)
@@ -66,23 +68,23 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
         try:
             partial.rename(out)
         except OSError as error:
-            raise _exists(out) from error
+            raise _refuse_existing(out) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _exists(out: Path) -> PumaError:
+def _refuse_existing(out: Path) -> PumaError:
     return PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
 
 
-def _only_pools(out: Path) -> bool:
+def _holds_only_pools(out: Path) -> bool:
     """Tell whether a folder is a pool, or holds pools and nothing else."""
     if not out.is_dir():
         return False
     return all(
-        entry.name in _OUR_FILES or (entry.is_dir() and (entry / "pool.json").is_file() and _only_pools(entry))
+        entry.name in _OUR_FILES or (entry.is_dir() and (entry / "pool.json").is_file() and _holds_only_pools(entry))
         for entry in out.iterdir()
     )
 
@@ -91,18 +93,19 @@ def _remove_leftovers(out: Path) -> None:
     """Delete what an import into the same place left when it was killed."""
     for path in out.parent.glob(f".{glob.escape(out.name)}.*-*"):
         kind, _, process = path.name.removeprefix(f".{out.name}.").partition("-")
-        if kind in ("partial", "old") and process.isdigit() and not _alive(int(process)):
+        if kind in ("partial", "old") and process.isdigit() and not is_alive(int(process)):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def write_parts(parts: Mapping[str, PoolPart], out: str | Path, *, force: bool = False, progress: bool = False) -> Path:
+    """Write each part as the pool ``out/NAME``; a single part named "" becomes ``out`` itself."""
+    out = Path(out)
+    with new_folder(out, force=force) as folder:
+        for name, part in parts.items():
+            (folder / name).mkdir(exist_ok=True)
+            with progress_bar(f"import {name or out.name}", part.count, unit="images", enabled=progress) as advance:
+                write_pool(folder / name, part, advance=advance)
+    return out
 
 
 def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] | None = None) -> None:
@@ -111,15 +114,15 @@ def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] |
     checksum = 0
     with NpyAppender(folder / "images.npy", np.uint8) as images, NpyAppender(folder / "labels.npy", np.int32) as labels:
         for pixels, targets in part.chunks:
-            shape = checked_shape(pixels, shape)
-            labels.append(checked_labels(targets, len(pixels), len(part.class_names)))
+            shape = check_pixels(pixels, shape)
+            labels.append(check_class_labels(targets, len(pixels), len(part.class_names)))
             images.append(pixels)
             checksum = zlib.crc32(np.ascontiguousarray(pixels).data, checksum)
             if advance:
                 advance(len(pixels))
     if shape is None:
         raise PumaError("the source holds no images; nothing was written.")
-    write_description(folder, part, packed_image(folder / "images.npy", shape), shape, {"checksum": checksum})
+    write_description(folder, part, make_image_reader(folder / "images.npy", shape), shape, {"checksum": checksum})
 
 
 def write_description(
@@ -149,18 +152,18 @@ def write_description(
         "class_counts": counts.tolist(),
         "origin": part.origin,
         **more,
-        "fingerprint": content_fingerprint(read_image, labels, origin, shape, part.class_names, more["checksum"]),
+        "fingerprint": fingerprint_content(read_image, labels, origin, shape, part.class_names, more["checksum"]),
     }
-    (folder / "pool.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "pool.json", described)
 
 
-def packed_image(path: Path, shape: tuple[int, int, int]) -> ReadImage:
+def make_image_reader(path: Path, shape: tuple[int, int, int]) -> ReadImage:
     """Return a function that reads one image of ``images.npy`` without mapping what lies around it."""
     size = int(np.prod(shape))
     return lambda row: np.fromfile(path, dtype=np.uint8, count=size, offset=_HEADER + row * size).tobytes()
 
 
-def content_fingerprint(
+def fingerprint_content(
     read_image: ReadImage,
     labels: NDArray[Any],
     origin: NDArray[Any],
@@ -185,7 +188,7 @@ def content_fingerprint(
     return digest.hexdigest()
 
 
-def checked_shape(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
+def check_pixels(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
     """Images must be uint8 NHWC with 1 or 3 channels, all of one shape."""
     if pixels.dtype != np.uint8:
         found = "NaN among them" if pixels.dtype.kind == "f" and np.isnan(pixels).any() else f"got {pixels.dtype}"
@@ -197,7 +200,7 @@ def checked_shape(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> t
     return (pixels.shape[1], pixels.shape[2], pixels.shape[3])
 
 
-def checked_labels(labels: NDArray[Any], count: int, num_classes: int) -> NDArray[np.int32]:
+def check_class_labels(labels: NDArray[Any], count: int, num_classes: int) -> NDArray[np.int32]:
     """Labels must be integers from 0 to the number of classes, one for every image."""
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise PumaError(f"labels must be integers of shape (n,), got {labels.dtype} of shape {labels.shape}.")

@@ -10,7 +10,7 @@ from torch import Generator, nn
 from puma.attacks import pgd
 from puma.errors import PumaError
 from puma.pools import Origin, Pool, to_unit
-from puma.pools.sampler import mixed
+from puma.pools.sampler import mix_bits
 from puma.training.inner_attack import AttackConfig
 
 _STEPS = 10
@@ -38,7 +38,7 @@ def held_out_mask(pool: Pool, count: int) -> NDArray[np.bool_]:
 def hashed(sample_id: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Scatter ids over all 64-bit numbers, one to one."""
     golden = np.uint64(0x9E3779B97F4A7C15)
-    return mixed(sample_id.astype(np.uint64) * golden + golden)
+    return mix_bits(sample_id.astype(np.uint64) * golden + golden)
 
 
 def evaluate_held_out(

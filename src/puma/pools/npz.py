@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.pools.writer import Chunk, PoolPart, checked_labels, checked_shape
+from puma.pools.writer import Chunk, PoolPart, check_class_labels, check_pixels
 
 _CHUNK_BYTES = 1 << 24
 _MOST_CLASSES = 1 << 20
 
 
-def npz(
+def read_npz(
     source: Path,
     *,
     origin: int,
@@ -36,9 +36,9 @@ def npz(
         if labels.shape[0] != count:
             raise PumaError(f"{source} has {labels.shape[0]} labels for {count} images.")
         for first in images.chunks(1):
-            checked_shape(first, None)
+            check_pixels(first, None)
             break
-        checked = (checked_labels(chunk, len(chunk), limit) for chunk in labels.chunks(1 << 20))
+        checked = (check_class_labels(chunk, len(chunk), limit) for chunk in labels.chunks(1 << 20))
         highest = max((int(chunk.max()) for chunk in checked), default=0)
     names = class_names or tuple(str(label) for label in range(highest + 1))
 

@@ -15,12 +15,19 @@ from PIL import Image
 
 from puma.errors import PumaError
 from puma.pools import Pool
-from puma.pools.importers.cifar import CIFAR10, CIFAR100, Layout, cifar
-from puma.pools.importers.digits import digits
-from puma.pools.importers.folder import list_pictures
-from puma.pools.importers.idx import MNIST_CLASSES, average_pooled, idx
-from puma.pools.importers.npz import npz
-from puma.pools.importing import write_parts, write_picture_folder
+from puma.pools.datasets import (
+    CIFAR10,
+    CIFAR100,
+    MNIST_CLASSES,
+    CifarLayout,
+    average_pixels,
+    read_cifar,
+    read_digits,
+    read_mnist,
+)
+from puma.pools.npz import read_npz
+from puma.pools.pictures import list_pictures, write_picture_folder
+from puma.pools.writer import write_parts
 
 RNG = np.random.default_rng(0)
 
@@ -34,7 +41,7 @@ def images_of(pool: Pool) -> NDArray[np.uint8]:
 
 
 def test_digits_are_all_there_and_split_within_classes(tmp_path: Path) -> None:
-    write_parts(digits(), tmp_path / "digits")
+    write_parts(read_digits(), tmp_path / "digits")
     train, test = Pool.open(tmp_path / "digits/train"), Pool.open(tmp_path / "digits/test")
     assert len(train) + len(test) == 1797
     assert train.image_shape == (8, 8, 1)
@@ -51,7 +58,7 @@ def test_digits_are_all_there_and_split_within_classes(tmp_path: Path) -> None:
 # ---- CIFAR
 
 
-def cifar_content(layout: Layout, per_file: int = 200) -> dict[str, tuple[NDArray[np.uint8], list[int]]]:
+def cifar_content(layout: CifarLayout, per_file: int = 200) -> dict[str, tuple[NDArray[np.uint8], list[int]]]:
     """Random pixels (n, 3, 32, 32) and labels for every file of a layout."""
     classes = len(layout.class_names)
     return {
@@ -60,7 +67,7 @@ def cifar_content(layout: Layout, per_file: int = 200) -> dict[str, tuple[NDArra
     }
 
 
-def write_binary(folder: Path, layout: Layout) -> dict[str, Any]:
+def write_binary(folder: Path, layout: CifarLayout) -> dict[str, Any]:
     content = cifar_content(layout)
     folder.mkdir(parents=True)
     for name, (pixels, labels) in content.items():
@@ -77,7 +84,7 @@ def python2_pickle(pixels: NDArray[np.uint8], labels: list[int], key: str) -> by
     return dumped.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
 
 
-def write_python(folder: Path, layout: Layout) -> dict[str, Any]:
+def write_python(folder: Path, layout: CifarLayout) -> dict[str, Any]:
     content = cifar_content(layout)
     folder.mkdir(parents=True)
     for name, (pixels, labels) in content.items():
@@ -88,14 +95,14 @@ def write_python(folder: Path, layout: Layout) -> dict[str, Any]:
 @pytest.mark.parametrize("layout", [CIFAR10, CIFAR100], ids=["cifar10", "cifar100"])
 @pytest.mark.parametrize("write", [write_binary, write_python])
 @pytest.mark.parametrize("archive", [False, True])
-def test_cifar_layouts(tmp_path: Path, layout: Layout, write: Any, archive: bool) -> None:
+def test_cifar_layouts(tmp_path: Path, layout: CifarLayout, write: Any, archive: bool) -> None:
     content = write(tmp_path / "source" / "inner", layout)
     source = tmp_path / "source"
     if archive:
         with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as tar:
             tar.add(source / "inner", "cifar-batches")
         source = tmp_path / "cifar.tar.gz"
-    write_parts(cifar(source, layout), tmp_path / "out")
+    write_parts(read_cifar(source, layout), tmp_path / "out")
     for part, files in (("train", layout.train), ("test", layout.test)):
         pool = Pool.open(tmp_path / "out" / part)
         pixels = np.concatenate([content[name][0] for name in files]).transpose(0, 2, 3, 1)
@@ -126,14 +133,14 @@ def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
     for evil in (ragged, Spy(trace), {b"data": Spy(trace)}, np.array([Spy(trace)], dtype=object), 3):
         (folder / "data_batch_1").write_bytes(pickle.dumps(evil, protocol=2))
         with pytest.raises(PumaError, match=r"data_batch_1 is not a CIFAR batch"):
-            write_parts(cifar(folder, CIFAR10), tmp_path / "out")
+            write_parts(read_cifar(folder, CIFAR10), tmp_path / "out")
     assert not trace.exists()
     assert not (tmp_path / "out").exists()
 
 
 def test_cifar_sources_that_are_not_whole(tmp_path: Path) -> None:
     with pytest.raises(PumaError, match="no such folder or archive"):
-        cifar(tmp_path / "absent", CIFAR10)
+        read_cifar(tmp_path / "absent", CIFAR10)
     folder = tmp_path / "source"
     write_binary(folder, CIFAR10)
     with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as tar:
@@ -141,16 +148,16 @@ def test_cifar_sources_that_are_not_whole(tmp_path: Path) -> None:
     whole = (tmp_path / "cifar.tar.gz").read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(PumaError, match="is not a whole tar archive"):
-        cifar(tmp_path / "cut.tar.gz", CIFAR10)
+        read_cifar(tmp_path / "cut.tar.gz", CIFAR10)
     (tmp_path / "text").write_text("no archive")
     with pytest.raises(PumaError, match="is not a whole tar archive"):
-        cifar(tmp_path / "text", CIFAR10)
+        read_cifar(tmp_path / "text", CIFAR10)
     (folder / "data_batch_3.bin").write_bytes((folder / "data_batch_3.bin").read_bytes()[:-1])
     with pytest.raises(PumaError, match=r"data_batch_3.bin is cut short"):
-        write_parts(cifar(folder, CIFAR10), tmp_path / "out")
+        write_parts(read_cifar(folder, CIFAR10), tmp_path / "out")
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(PumaError, match=r"lacks data_batch_3.bin of the official"):
-        cifar(folder, CIFAR10)
+        read_cifar(folder, CIFAR10)
 
 
 # ---- idx
@@ -170,9 +177,9 @@ def write_idx(folder: Path) -> dict[str, NDArray[np.uint8]]:
 
 def test_idx_files_gzipped_or_not(tmp_path: Path) -> None:
     arrays = write_idx(tmp_path / "mnist")
-    write_parts(idx(tmp_path / "mnist", MNIST_CLASSES), tmp_path / "out")
+    write_parts(read_mnist(tmp_path / "mnist", MNIST_CLASSES), tmp_path / "out")
     assert np.array_equal(images_of(Pool.open(tmp_path / "out/test")).squeeze(-1), arrays["t10k"])
-    write_parts(idx(tmp_path / "mnist", MNIST_CLASSES, pool=2), tmp_path / "half")
+    write_parts(read_mnist(tmp_path / "mnist", MNIST_CLASSES, pool=2), tmp_path / "half")
     half = images_of(Pool.open(tmp_path / "half/train")).squeeze(-1)
     assert half.shape == (40, 14, 14)
     assert half[3, 1, 2] == np.rint(arrays["train"][3, 2:4, 4:6].astype(np.float32).mean())
@@ -194,12 +201,12 @@ def test_idx_files_that_are_not_whole(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(PumaError, match=sentence):
-            idx(folder, MNIST_CLASSES)
+            read_mnist(folder, MNIST_CLASSES)
     path.unlink()
     with pytest.raises(PumaError, match=r"lacks t10k-images-idx3-ubyte.gz"):
-        idx(folder, MNIST_CLASSES)
+        read_mnist(folder, MNIST_CLASSES)
     with pytest.raises(PumaError, match="--pool must divide the image size 28 x 28, got 3"):
-        average_pooled(np.zeros((1, 28, 28), dtype=np.uint8), 3)
+        average_pixels(np.zeros((1, 28, 28), dtype=np.uint8), 3)
 
 
 # ---- npz
@@ -210,7 +217,7 @@ def test_npz_is_streamed_whole(tmp_path: Path, save: Any) -> None:
     images = RNG.integers(256, size=(7000, 32, 32, 3)).astype(np.uint8)  # more than one chunk
     labels = RNG.integers(10, size=7000)
     save(tmp_path / "x.npz", image=images, label=labels)
-    write_parts({"": npz(tmp_path / "x.npz", origin=1, class_names=None)}, tmp_path / "out")
+    write_parts({"": read_npz(tmp_path / "x.npz", origin=1, class_names=None)}, tmp_path / "out")
     pool = Pool.open(tmp_path / "out")
     assert np.array_equal(images_of(pool), images)
     assert np.array_equal(pool.labels, labels)
@@ -226,7 +233,7 @@ def test_npz_that_cannot_be_used(tmp_path: Path) -> None:
         if arrays:
             np.savez(path, **arrays)
         with pytest.raises(PumaError, match=sentence):
-            write_parts({"": npz(path, origin=1, class_names=class_names)}, tmp_path / "out")
+            write_parts({"": read_npz(path, origin=1, class_names=class_names)}, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     expect("no such file")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
 from puma.errors import PumaError
 from puma.pools.pool import Pool
@@ -15,7 +14,7 @@ _CELL = 64  # pixels of the picture grid that one image takes
 _BAR = 30
 
 
-def describe(pool: Pool, name: str) -> str:
+def describe_pool(pool: Pool, name: str) -> str:
     """Counts, shapes, origin and class balance as lines of text."""
     height, width, channels = pool.image_shape
     origins = np.bincount(pool.origin, minlength=2)
@@ -37,6 +36,8 @@ def describe(pool: Pool, name: str) -> str:
 
 def draw_grid(pool: Pool, path: Path, *, seed: int = 0) -> None:
     """Write a picture: a row per class, a dozen random images each."""
+    from PIL import Image, ImageDraw, ImageFont
+
     rng = np.random.default_rng(abs(seed))
     shown = range(min(pool.num_classes, _MOST_CLASSES))
     font = ImageFont.load_default(15)

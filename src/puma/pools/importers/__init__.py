@@ -1,1 +1,0 @@
-"""One file per source that a pool can be made from."""
