@@ -5,7 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from puma.errors import PumaError
-from puma.report.curves import draw_curves
+from puma.report.training_curves import draw_curves
 
 
 def curves(runs: Positional[tuple[Path, ...]], /, *, out: Path = Path("curves.png")) -> None:

@@ -18,9 +18,9 @@ from puma.experiments.run import run_experiment
 from puma.experiments.tab_summary import EXPERIMENT
 from puma.experiments.workspace import Workspace
 from puma.planning import Plan
-from puma.report.comparison import Difference, difference, estimate, paired_difference
+from puma.report.experiment_record import RECORD_FILE, read_record
 from puma.report.page import check_out, write_report
-from puma.report.record import RECORD_FILE, read_record
+from puma.report.statistics import AccuracyDifference, estimate_accuracy, subtract_estimates, subtract_paired
 from puma.training import recipe
 
 EXTRA = 6000
@@ -113,7 +113,7 @@ def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
     if len(before) == 1:
         told, change = f"TRADES {before[0].accuracy:.1%}, PUMA {after[0].accuracy:.1%}", _single(before, after)
     else:
-        told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", paired_difference(after, before)
+        told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", subtract_paired(after, before)
     verdict = "within what chance explains" if change.within_noise else "more than chance explains"
     between = f"95 % interval {100 * change.low:+.1f} to {100 * change.high:+.1f}"
     where = f"on these {before[0].total:,} test images"
@@ -121,11 +121,11 @@ def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
     return f"{told}: {100 * change.mean:+.1f} points, {verdict} ({between} {seeds})"
 
 
-def _single(before: Sequence[Count], after: Sequence[Count]) -> Difference:
-    was, now = estimate(before), estimate(after)
+def _single(before: Sequence[Count], after: Sequence[Count]) -> AccuracyDifference:
+    was, now = estimate_accuracy(before), estimate_accuracy(after)
     assert was is not None
     assert now is not None
-    return difference(now, was)
+    return subtract_estimates(now, was)
 
 
 def _mean(counts: Sequence[Count]) -> str:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from puma.report.markup import printable
 from puma.report.page import MAX_SAMPLES, write_report
+from puma.report.svg import printable_text
 
 
 def report(
@@ -30,7 +30,7 @@ def report(
         force: replace a file that is not a report.
     """
     path = write_report(results, out, title=title, max_samples=max_samples, force=force, show=True)
-    print(f"report: {printable(path)} ({path.stat().st_size / 1e6:.1f} MB)")
+    print(f"report: {printable_text(path)} ({path.stat().st_size / 1e6:.1f} MB)")
     if open_:
         import webbrowser
 

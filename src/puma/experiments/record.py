@@ -12,9 +12,8 @@ from puma.experiments.locks import locked
 from puma.experiments.results import commit
 from puma.experiments.spec import Experiment, Row
 from puma.experiments.workspace import Workspace
-from puma.report import record as records
-from puma.report.study import Row as RecordedRow
-from puma.report.study import Seed
+from puma.report import experiment_record as records
+from puma.report.rows import ReportRow, SeedFiles
 
 Files = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by row and seed: run, plan, margins, evaluation, pools
 
@@ -62,16 +61,16 @@ def write_record(
     return folder
 
 
-def _merge_rows(rows: list[Row], files: Files, path: Path) -> list[RecordedRow]:
+def _merge_rows(rows: list[Row], files: Files, path: Path) -> list[ReportRow]:
     try:
         before = {row.name: {seed.seed: seed for seed in row.seeds} for row in records.read_record(path).rows}
     except PumaError:  # there is none yet, or it is damaged
         before = {}
     merged = []
     for row in rows:
-        made = {seed: Seed(seed, **places) for seed, places in files.get(row.name, {}).items()}
+        made = {seed: SeedFiles(seed, **places) for seed, places in files.get(row.name, {}).items()}
         seeds = {**before.get(row.name, {}), **made}
         paper = {"clean": row.paper.clean / 100, "cw": row.paper.robust / 100} if row.paper else {}
         if seeds:
-            merged.append(RecordedRow(row.name, tuple(seeds[seed] for seed in sorted(seeds)), row.baseline, paper))
+            merged.append(ReportRow(row.name, tuple(seeds[seed] for seed in sorted(seeds)), row.baseline, paper))
     return merged

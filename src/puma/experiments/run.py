@@ -18,7 +18,7 @@ from puma.experiments.results import Keep, Line, Provenance, checked_table, stor
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
 from puma.experiments.workspace import Workspace, plan_counts
 from puma.margins.table import read_margins
-from puma.report.curves import read_metrics
+from puma.report.training_curves import read_metrics
 from puma.training.distributed import checked_device
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")

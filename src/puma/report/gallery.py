@@ -1,7 +1,8 @@
-"""The gallery's pictures as sprite sheets, and its numbers as columns."""
+"""The gallery: which samples it shows, their pictures as sprite sheets, their numbers as columns."""
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,52 @@ from puma.errors import PumaError
 from puma.margins.status import Status
 from puma.pools import Pool
 from puma.progress import progress_bar
-from puma.report.choice import Choice
-from puma.report.markup import printable
-from puma.report.planned import rule_of
-from puma.report.samples import Samples
+from puma.report.samples import SampleTable, read_rule
+from puma.report.svg import printable_text
+
+LEAST = 16
+_SHARE = 8  # each group may take an eighth of what is shown
+
+
+@dataclass(frozen=True, eq=False)
+class GallerySelection:
+    """Rows to show (k,), ascending by margin, and for each group the places among them, the most telling first."""
+
+    rows: NDArray[np.int64]
+    groups: dict[str, NDArray[np.int64]]
+
+
+def select_samples(
+    margin: NDArray[np.float32], most: int, *, eps: float | None, thresholds: Mapping[str, float], seed: int = 0
+) -> GallerySelection:
+    """Choose at most ``most`` rows: the extremes, those nearest to 0, eps and thresholds, the rest at random.
+
+    Samples whose boundary was not found (margin infinite or NaN) are a group of their own. With room for all, all are
+    shown.
+    """
+    if most < LEAST:
+        raise PumaError(f"--max-samples must be at least {LEAST}, got {most}.")
+    share = min(most, len(margin)) // _SHARE or 1
+    known = np.flatnonzero(np.isfinite(margin))
+    ascending = known[np.argsort(margin[known], kind="stable")]
+    members = {"lowest": ascending[margin[ascending] < 0][:share]}
+    for name, target in {"zero": 0.0, "eps": eps, **thresholds}.items():
+        if target is not None and np.isfinite(target):
+            members[name] = known[np.argsort(np.abs(margin[known] - target), kind="stable")[:share]]
+    members["highest"] = ascending[::-1][:share]
+    members["failed"] = np.flatnonzero(~np.isfinite(margin))[:share]
+    taken = np.unique(np.concatenate(list(members.values())))
+    others = np.setdiff1d(np.arange(len(margin)), taken, assume_unique=True)
+    room = max(most - len(taken), 0)
+    members["random"] = (
+        others if len(others) <= room else np.random.default_rng(seed).choice(others, room, replace=False)
+    )
+    rows = np.concatenate([taken, members["random"]])
+    rows = rows[np.argsort(margin[rows], kind="stable")]
+    place = np.full(len(margin), -1)
+    place[rows] = np.arange(len(rows))
+    return GallerySelection(rows, {name: place[ids] for name, ids in members.items() if len(ids)})
+
 
 COLUMNS, PER_SHEET = 32, 512
 EXACT, LARGEST = 32, 64  # pixels: up to EXACT pictures stay as they are, larger ones are scaled down to LARGEST
@@ -43,13 +86,13 @@ CHOSEN = {
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SpriteSheet:
     """A picture of up to 512 tiles, 32 a row."""
 
     uri: str
 
 
-def sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> list[Sheet]:
+def draw_sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> list[SpriteSheet]:
     """Draw the pool's images at these positions side by side, in this order."""
     height, width = tile_size(pool)
     drawn = []
@@ -61,8 +104,8 @@ def sheets(pool: Pool, positions: NDArray[np.int64], *, show: bool = False) -> l
             sheet = np.zeros((rows * height, COLUMNS * width, pixels.shape[-1]), dtype=np.uint8)
             for index, image in enumerate(pixels):
                 y, x = height * (index // COLUMNS), width * (index % COLUMNS)
-                sheet[y : y + height, x : x + width] = scaled(image, height, width)
-            drawn.append(Sheet(_uri(sheet, exact=(height, width) == pool.image_shape[:2])))
+                sheet[y : y + height, x : x + width] = scale_image(image, height, width)
+            drawn.append(SpriteSheet(_encode_sheet(sheet, exact=(height, width) == pool.image_shape[:2])))
             advance(len(part))
     return drawn
 
@@ -76,7 +119,7 @@ def tile_size(pool: Pool) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def scaled(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+def scale_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """Return the image at this size; at its own it stays as it is."""
     if image.shape[:2] == (height, width):
         return image
@@ -84,7 +127,7 @@ def scaled(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint
     return np.asarray(picture.resize((width, height), Image.Resampling.BOX)).reshape(height, width, image.shape[-1])
 
 
-def _uri(sheet: NDArray[np.uint8], *, exact: bool) -> str:
+def _encode_sheet(sheet: NDArray[np.uint8], *, exact: bool) -> str:
     """Encode a sheet: PNG keeps every pixel; pictures that were large anyway go as JPEG, a tenth of the size."""
     picture = Image.fromarray(sheet.squeeze(-1) if sheet.shape[-1] == 1 else sheet)
     lossless = exact and sheet.shape[1] // COLUMNS <= EXACT
@@ -94,47 +137,49 @@ def _uri(sheet: NDArray[np.uint8], *, exact: bool) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def columns(samples: Samples, choice: Choice) -> dict[str, Any]:
+def list_columns(samples: SampleTable, choice: GallerySelection) -> dict[str, Any]:
     """Return what the page's script needs, as plain values; what is not known or not finite is null."""
     rows, table = choice.rows, samples.table
     assert table is not None  # there is no gallery without margins
     labels = samples.labels
     origin = None if samples.pool is None else samples.pool.origin[samples.position]
     return {
-        "classes": [printable(name) for name in samples.class_names],
+        "classes": [printable_text(name) for name in samples.class_names],
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
-        "groups": {name: [*group_words(samples, name), places.tolist()] for name, places in choice.groups.items()},
+        "groups": {name: [*describe_group(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
         "id": table.sample_id[rows].tolist(),
-        "margin": _plain(table.margin[rows]),
+        "margin": _list_plain(table.margin[rows]),
         "sign": np.sign(np.nan_to_num(table.margin[rows])).astype(int).tolist(),
         "status": table.status[rows].tolist(),
         "prediction": table.prediction[rows].tolist(),
         "rival": table.rival[rows].tolist(),
         "label": None if labels is None else labels[rows].tolist(),
-        "strength": None if samples.strength is None else _plain(samples.strength[rows]),
+        "strength": None if samples.strength is None else _list_plain(samples.strength[rows]),
         "kept": samples.keep[rows].astype(int).tolist(),
         "generated": None if origin is None else origin[rows].tolist(),
     }
 
 
-def group_words(samples: Samples, name: str) -> tuple[str, str]:
+def describe_group(samples: SampleTable, name: str) -> tuple[str, str]:
     """Return a group's title and what is to be seen there; only a plan that goes by margins prunes from its ends."""
-    rule = None if samples.plan is None else rule_of(samples.plan)
+    rule = None if samples.plan is None else read_rule(samples.plan)
     ends = {"lowest": rule and rule.difficult_by_margin, "highest": rule and rule.easy_by_margin}
     title, sentence = GROUPS[name]
     return title, sentence.format(first=", the first to be pruned" if ends.get(name) else "")
 
 
-def _plain(values: NDArray[np.float32]) -> list[float | None]:
+def _list_plain(values: NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.7g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
-def pictures(samples: Samples, choice: Choice, *, show: bool = False) -> tuple[list[Sheet], str]:
+def draw_pictures(
+    samples: SampleTable, choice: GallerySelection, *, show: bool = False
+) -> tuple[list[SpriteSheet], str]:
     """Draw the chosen samples; where that cannot be done, return no sheet and a sentence that says why."""
     if samples.pool is None:
         return [], ""
     try:
-        return sheets(samples.pool, samples.position[choice.rows], show=show), ""
+        return draw_sheets(samples.pool, samples.position[choice.rows], show=show), ""
     except (PumaError, OSError) as error:
         return [], f"The pictures cannot be read, so there are none here: {error}"

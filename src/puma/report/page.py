@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,15 +9,23 @@ from string import Template
 
 from puma.drawing import COLOURS, DARK
 from puma.errors import PumaError
-from puma.report.choice import LEAST, Choice, choose
-from puma.report.folders import read_study
-from puma.report.gallery import CHOSEN, Sheet, columns, pictures, tile_size
-from puma.report.markup import Markup, markup, script_json, tag
-from puma.report.overview import overview
-from puma.report.results import RowResult, read_results
-from puma.report.samples import Samples, shown_samples
-from puma.report.sections import measured
-from puma.report.study import Study
+from puma.files import write_text
+from puma.report.gallery import (
+    CHOSEN,
+    LEAST,
+    GallerySelection,
+    SpriteSheet,
+    draw_pictures,
+    list_columns,
+    select_samples,
+    tile_size,
+)
+from puma.report.row_figures import draw_margins, draw_trade_offs, draw_training
+from puma.report.row_tables import compare_in_table, describe_study, tabulate_classes
+from puma.report.rows import ReportStudy, RowResult, read_results
+from puma.report.samples import SampleTable, load_shown_samples
+from puma.report.scan import read_study
+from puma.report.svg import Markup, embed_json, join_markup, make_tag
 
 MAX_SAMPLES = 2000
 _MARK = '<meta name="generator" content="puma report">'
@@ -49,16 +56,9 @@ def write_report(
         raise PumaError(f"--max-samples must be at least {LEAST}, got {max_samples}.")
     study = read_study([Path(path) for path in paths])
     results = read_results(study, show=show)
-    samples = shown_samples(study)
-    text = render(study, results, samples, title=title or study.title, max_samples=max_samples, show=show)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
-    return out
+    samples = load_shown_samples(study)
+    text = render_page(study, results, samples, title=title or study.title, max_samples=max_samples, show=show)
+    return write_text(out, text.encode(errors="backslashreplace").decode())
 
 
 def check_out(out: Path, *, force: bool) -> None:
@@ -70,40 +70,67 @@ def check_out(out: Path, *, force: bool) -> None:
     if out.exists() and not force:
         with out.open(encoding="utf-8", errors="replace") as file:
             if _MARK not in file.read(2000):
-                raise PumaError(f"{out} is there and is not a report; choose another --out, or give --force.")
+                raise PumaError(f"{out} is there and is not a report; select_samples another --out, or give --force.")
 
 
-def render(
-    study: Study, results: list[RowResult], samples: Samples | None, *, title: str, max_samples: int, show: bool = False
+def render_page(
+    study: ReportStudy,
+    results: list[RowResult],
+    samples: SampleTable | None,
+    *,
+    title: str,
+    max_samples: int,
+    show: bool = False,
 ) -> str:
     """Return the page."""
     choice = sheets = None
-    sections = {"What was run": overview(study, results), **measured(study, results, samples)}
+    sections = {"What was run": describe_study(study, results), **list_sections(study, results, samples)}
     gallery: object = None
     if samples is not None and samples.table is not None:
-        choice = choose(samples.margin, max_samples, eps=samples.eps, thresholds=samples.thresholds)
-        sheets, why = pictures(samples, choice, show=show)
+        choice = select_samples(samples.margin, max_samples, eps=samples.eps, thresholds=samples.thresholds)
+        sheets, why = draw_pictures(samples, choice, show=show)
         gallery = {
-            **columns(samples, choice),
+            **list_columns(samples, choice),
             "tile": tile_size(samples.pool)[::-1] if samples.pool and sheets else None,
         }
-        sections["Gallery"] = _gallery(samples, choice, sheets, why)
-    style, script = _palette() + _file("page.css") + _sheet_rules(sheets or []), _file("page.js")
-    links = [tag("a", name, href=f"#{_anchor(name)}") for name in sections]
-    return Template(_file("page.html")).substitute(
+        sections["Gallery"] = _gallery_section(samples, choice, sheets, why)
+    style, script = (
+        _write_palette() + _read_template("page.css") + _write_sheet_rules(sheets or []),
+        _read_template("page.js"),
+    )
+    links = [make_tag("a", name, href=f"#{_anchor_of(name)}") for name in sections]
+    return Template(_read_template("page.html")).substitute(
         mark=_MARK,
-        policy=f"default-src 'none'; img-src data:; style-src {_hashed(style)}; script-src {_hashed(script)}; "
-        f"base-uri 'none'; form-action 'none'",
-        title=markup(title),
-        links=markup(*links),
-        sections=markup(*(tag("section", tag("h2", name), body, id=_anchor(name)) for name, body in sections.items())),
-        gallery=script_json(gallery),
+        policy=f"default-src 'none'; img-src data:; style-src {_hash_source(style)}; "
+        f"script-src {_hash_source(script)}; base-uri 'none'; form-action 'none'",
+        title=join_markup(title),
+        links=join_markup(*links),
+        sections=join_markup(
+            *(make_tag("section", make_tag("h2", name), body, id=_anchor_of(name)) for name, body in sections.items())
+        ),
+        gallery=embed_json(gallery),
         style=style,
         script=script,
     )
 
 
-def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) -> Markup:
+def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleTable | None) -> dict[str, Markup]:
+    """Sections by name, in the order of the page; what there are no files for is left out."""
+    sections = {}
+    if any(result.evaluations or result.row.paper for result in results):
+        sections["Accuracy and robustness"] = join_markup(draw_trade_offs(results), compare_in_table(results))
+    drawn = draw_training(results)
+    if drawn:
+        sections["Training"] = drawn
+    if samples is not None:
+        sections["Margins and strengths" if samples.table else "Strengths"] = draw_margins(study, samples)
+    by_class = tabulate_classes(results, samples)
+    if by_class:
+        sections["Classes"] = by_class
+    return sections
+
+
+def _gallery_section(samples: SampleTable, choice: GallerySelection, sheets: list[SpriteSheet], why: str) -> Markup:
     shown, every = len(choice.rows), len(samples)
     if shown == every:
         chosen = f"All {every:,} samples of {samples.name} are here."
@@ -116,25 +143,25 @@ def _gallery(samples: Samples, choice: Choice, sheets: list[Sheet], why: str) ->
     exact = samples.pool is None or tile_size(samples.pool) == samples.pool.image_shape[:2]
     smaller = [] if exact or not sheets else ["Pictures are scaled down."]
     sentences = [chosen, *samples.notes, *([why] if why else []), *smaller]
-    return markup(tag("p", " ".join(sentences)), Markup(_file("gallery.html")))
+    return join_markup(make_tag("p", " ".join(sentences)), Markup(_read_template("gallery.html")))
 
 
-def _palette() -> str:
+def _write_palette() -> str:
     pairs = enumerate(zip(COLOURS, DARK, strict=True))
     return f":root {{ {' '.join(f'--s{index}: light-dark({light}, {dark});' for index, (light, dark) in pairs)} }}\n"
 
 
-def _sheet_rules(sheets: list[Sheet]) -> str:
+def _write_sheet_rules(sheets: list[SpriteSheet]) -> str:
     return "".join(f".sheet{index}{{background-image:url({sheet.uri})}}\n" for index, sheet in enumerate(sheets))
 
 
-def _hashed(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _anchor(name: str) -> str:
+def _anchor_of(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def _file(name: str) -> str:
-    return files("puma.report").joinpath(name).read_text(encoding="utf-8")
+def _read_template(name: str) -> str:
+    return files("puma.report").joinpath("templates", name).read_text(encoding="utf-8")

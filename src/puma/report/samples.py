@@ -1,5 +1,7 @@
-"""Margins, plan and pool of one row, brought into one order."""
+"""Margins, plan and pool of one row, brought into one order; what a plan does, in words."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +11,21 @@ from puma.errors import PumaError
 from puma.margins.table import MarginTable
 from puma.planning import Plan
 from puma.pools import Pool
-from puma.report.planned import planned_eps, rule_of
-from puma.report.reading import measured_on, open_margins, open_plan, open_pool
-from puma.report.study import Row, Seed, Study, seed_name
+from puma.report.rows import (
+    ReportRow,
+    ReportStudy,
+    SeedFiles,
+    open_margins,
+    open_plan,
+    open_pool,
+    read_pool_fingerprint,
+    seed_name,
+)
 from puma.scores.align import align
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class SampleTable:
     """Every sample of one seed, in the order of its margins (or plan); what is not known is None. ``notes`` say why.
 
     ``name`` tells the row, and the seed where it has several. Without a table, margins are NaN.
@@ -57,7 +66,7 @@ class Samples:
 
         Only a plan whose rule goes by the margin has them: with a random share, or another score, none is between.
         """
-        rule = None if self.plan is None else rule_of(self.plan)
+        rule = None if self.plan is None else read_rule(self.plan)
         if rule is None or rule.random:
             return {}
         known = np.isfinite(self.margin)
@@ -70,32 +79,32 @@ class Samples:
         return found | ({"difficult": float(low.max())} if rule.difficult_by_margin and len(low) else {})
 
 
-def shown_samples(study: Study) -> Samples | None:
+def load_shown_samples(study: ReportStudy) -> SampleTable | None:
     """Join the files of the first row that has margins and a plan, else margins, else a plan."""
     seeds = [(row, seed) for row in study.rows for seed in row.seeds if seed.margins or seed.plan]
     if not seeds:
         return None
     row, seed = max(seeds, key=lambda found: 2 * bool(found[1].margins) + bool(found[1].plan))
-    return join(row, seed) if seed.margins else from_plan(row, seed)
+    return join_samples(row, seed) if seed.margins else load_plan_samples(row, seed)
 
 
-def from_plan(row: Row, seed: Seed) -> Samples:
+def load_plan_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
     """Bring plan and pool of a seed without margins together."""
     assert seed.plan is not None
     plan = open_plan(seed.plan)
     if not len(plan):
         raise PumaError(f"{seed.plan} holds no sample; make the plan again.")
     sample_id, nothing = plan.sample_id.numpy(), np.full(len(plan), np.nan, dtype=np.float32)
-    pool, position, notes = _pool(seed, plan.pool_fingerprint, sample_id)
-    eps = planned_eps(plan) if row.eps is None else row.eps
-    return Samples(seed_name(row, seed), sample_id, nothing, None, plan, plan.keep.numpy(), plan.strength.numpy(),
+    pool, position, notes = _find_pool(seed, plan.pool_fingerprint, sample_id)
+    eps = read_planned_eps(plan) if row.eps is None else row.eps
+    return SampleTable(seed_name(row, seed), sample_id, nothing, None, plan, plan.keep.numpy(), plan.strength.numpy(),
                    pool, position, eps, row.norm or "", tuple(notes))  # fmt: skip
 
 
-def join(row: Row, seed: Seed) -> Samples:
+def join_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
     """Bring margins, plan and pool of one seed together; a plan for other samples raises, a missing pool is a note."""
     assert seed.margins is not None
-    fingerprint, table = measured_on(seed.margins), open_margins(seed.margins)
+    fingerprint, table = read_pool_fingerprint(seed.margins), open_margins(seed.margins)
     keep, strength, plan = np.ones(len(table), dtype=bool), None, None
     if seed.plan is not None:
         plan = open_plan(seed.plan)
@@ -107,15 +116,15 @@ def join(row: Row, seed: Seed) -> Samples:
         rows = align(plan.sample_id.numpy(), table.sample_id, "the plan")
         order = slice(None) if rows is None else rows
         keep, strength = plan.keep.numpy()[order], plan.strength.numpy()[order]
-    pool, position, notes = _pool(seed, fingerprint, table.sample_id)
-    eps = row.eps if row.eps is not None or plan is None else planned_eps(plan)
+    pool, position, notes = _find_pool(seed, fingerprint, table.sample_id)
+    eps = row.eps if row.eps is not None or plan is None else read_planned_eps(plan)
     norm = str(table.made_from.get("norm") or row.norm or "")
-    return Samples(seed_name(row, seed), table.sample_id, table.margin, table, plan, keep, strength, pool, position,
+    return SampleTable(seed_name(row, seed), table.sample_id, table.margin, table, plan, keep, strength, pool, position,
                    eps, norm, tuple(notes))  # fmt: skip
 
 
-def _pool(
-    seed: Seed, fingerprint: str, sample_id: NDArray[np.int64]
+def _find_pool(
+    seed: SeedFiles, fingerprint: str, sample_id: NDArray[np.int64]
 ) -> tuple[Pool | None, NDArray[np.int64], list[str]]:
     """Return the pool, where in it the samples are, and why there is none."""
     position = np.arange(len(sample_id))
@@ -133,3 +142,110 @@ def _pool(
         ]  # fmt: skip
     found = align(pool.sample_id, sample_id, "the pool")
     return pool, position if found is None else found, []
+
+
+@dataclass(frozen=True)
+class PlanRule:
+    """What a plan prunes, as it says itself: shares, thresholds of its score, and how many it has no score for."""
+
+    easy: float
+    difficult: float
+    random: float
+    easy_threshold: float | None
+    difficult_threshold: float | None
+    score: str
+    within: str
+    unscored: int
+
+    @property
+    def easy_by_margin(self) -> bool:
+        """Whether the highest margins go first."""
+        return self.score == "margin" and bool(self.easy or self.easy_threshold is not None)
+
+    @property
+    def difficult_by_margin(self) -> bool:
+        """Whether the lowest margins go first."""
+        return self.score == "margin" and bool(self.difficult or self.difficult_threshold is not None)
+
+
+def read_made_from(plan: Plan) -> dict[str, str]:
+    """Return what the plan was made from; the text is free, so nothing about it can be relied on."""
+    made_from: object = plan.made_from
+    return {str(name): str(value) for name, value in made_from.items()} if isinstance(made_from, Mapping) else {}
+
+
+def read_rule(plan: Plan) -> PlanRule:
+    """Read a plan's rule; what it does not say counts as nothing."""
+    told = read_made_from(plan)
+    easy, difficult, random = (
+        _parse_number(told.get(f"pruning.{name}")) or 0.0 for name in ("easy", "difficult", "random")
+    )
+    return PlanRule(
+        easy,
+        difficult,
+        random,
+        _parse_number(told.get("pruning.easy_threshold")),
+        _parse_number(told.get("pruning.difficult_threshold")),
+        told.get("score", ""),
+        told.get("pruning.within", "pool"),
+        int(_parse_number(told.get("unscored")) or 0),
+    )
+
+
+def read_planned_eps(plan: Plan) -> float | None:
+    """Return the largest strength that the plan was made for, if it says so."""
+    return _parse_number(read_made_from(plan).get("strength.eps")) or None
+
+
+def describe_plan(plan: Plan) -> str:
+    """Say what a plan does to how many samples."""
+    kept = plan.strength[plan.keep].numpy()
+    dropped = len(plan) - len(kept)
+    rules = _describe_pruning(read_rule(plan), len(plan), dropped)
+    words = f"keeps {len(kept):,} of {len(plan):,} and prunes {dropped:,}"
+    words += f" ({_list_words(rules)})" if rules else ""
+    if len(kept):
+        low, high = float(kept.min()), float(kept.max())
+        negative, weaker = int((kept < 0).sum()), int((np.abs(kept) < np.abs(kept).max()).sum())
+        same = f"attacks all with {high:.4g}"
+        fitted = f"attacks with {low:.4g} to {high:.4g}, {weaker:,} less strongly, {negative:,} towards their label"
+        words += f"; {same if low == high else fitted}"
+    gap = _parse_number(read_made_from(plan).get("strength.gap"))
+    return f"{words}; gap {gap:.4g}." if gap else f"{words}."
+
+
+def _describe_pruning(rule: PlanRule, count: int, dropped: int) -> list[str]:
+    words = [f"{rule.unscored:,} without a score"] if rule.unscored else []
+    whole = f"each {rule.within}" if rule.within in ("class", "origin") else "the pool"
+    total = rule.easy + rule.difficult + rule.random
+    cut = rule.easy_threshold is not None or rule.difficult_threshold is not None
+    if rule.unscored:
+        whole = "the others" if whole == "the pool" else f"the others in {whole}"
+    elif dropped > (total + 0.01) * count and not cut:
+        whole = f"those in {whole} that have a score"  # a plan of an earlier version, which does not say how many
+    by = f" by {rule.score}" if rule.score else ""
+    words += [f"the easiest {_format_percent(rule.easy)} of {whole}{by}"] if rule.easy else []
+    words += [f"the most difficult {_format_percent(rule.difficult)} of {whole}{by}"] if rule.difficult else []
+    words += [f"a random {_format_percent(rule.random)} of {whole}"] if rule.random else []
+    high_is_easy, score = rule.score == "margin", rule.score or "score"
+    if rule.easy_threshold is not None:
+        words.append(f"{score} {'above' if high_is_easy else 'below'} {rule.easy_threshold:.4g}")
+    if rule.difficult_threshold is not None:
+        words.append(f"{score} {'at most' if high_is_easy else 'at least'} {rule.difficult_threshold:.4g}")
+    return words
+
+
+def _list_words(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _format_percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -6,7 +6,7 @@ from PIL import Image
 
 from conftest import Run
 from puma.errors import PumaError
-from puma.report.curves import draw_curves, read_metrics
+from puma.report.training_curves import draw_curves, read_metrics
 
 
 def write_run(folder: Path, **quantities: float) -> Path:

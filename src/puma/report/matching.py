@@ -9,15 +9,14 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation import EVALUATION_FILE, find_evaluations
-from puma.report.planned import planned_eps, said
-from puma.report.reading import measured_on, open_plan, open_pool, open_run
-from puma.report.study import Row, Seed, Study
+from puma.report.rows import ReportRow, ReportStudy, SeedFiles, open_plan, open_pool, open_run, read_pool_fingerprint
+from puma.report.samples import read_made_from, read_planned_eps
 from puma.training.config import TrainConfig, to_dict
 from puma.training.run_folder import Inputs
 
 
 @dataclass
-class Found:
+class FoundFiles:
     """What lies below the folders that were given."""
 
     runs: list[Path] = field(default_factory=list)
@@ -28,24 +27,24 @@ class Found:
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _RunRow:
     """A run as a row of one seed, and what it shares with the runs of other seeds."""
 
-    row: Row
+    row: ReportRow
     same: dict[str, Any]
     plan: str | None
 
 
-def found_rows(found: Found, studies: list[Study]) -> tuple[tuple[Row, ...], list[str]]:
+def match_rows(found: FoundFiles, studies: list[ReportStudy]) -> tuple[tuple[ReportRow, ...], list[str]]:
     """Return the rows of what was found and is no part of a study, and notes about them."""
     told = _files(row for study in studies for row in study.rows)
-    margins = {path: measured_on(path) for path in dict.fromkeys(found.margins)}
+    margins = {path: read_pool_fingerprint(path) for path in dict.fromkeys(found.margins)}
     notes: list[str] = []
     pools = _opened(found.pools, notes)
     runs = [run for run in dict.fromkeys(found.runs) if run.resolve() not in told]
     trained = [_trained(run, found, margins, pools, notes) for run in runs]
     used = told | _files(run.row for run in trained)
-    alone: list[Row] = []
+    alone: list[ReportRow] = []
     for path in dict.fromkeys(found.plans):
         if path.resolve() not in used:
             plan = open_plan(path)
@@ -53,9 +52,9 @@ def found_rows(found: Found, studies: list[Study]) -> tuple[tuple[Row, ...], lis
             match = _nearest(path, fitting, notes)
             used |= {match.resolve()} if match else set()
             place = pools.get(plan.pool_fingerprint, ())
-            alone.append(Row(path.stem, (Seed(0, None, place, path, match),), eps=planned_eps(plan)))
+            alone.append(ReportRow(path.stem, (SeedFiles(0, None, place, path, match),), eps=read_planned_eps(plan)))
     alone += [
-        Row(path.stem, (Seed(0, None, pools.get(pool, ()), None, path),))
+        ReportRow(path.stem, (SeedFiles(0, None, pools.get(pool, ()), None, path),))
         for path, pool in margins.items()
         if path.resolve() not in used
     ]
@@ -63,7 +62,7 @@ def found_rows(found: Found, studies: list[Study]) -> tuple[tuple[Row, ...], lis
     return rows, list(dict.fromkeys([*notes, *_not_found(trained)]))
 
 
-def _not_found(trained: list[_Trained]) -> list[str]:
+def _not_found(trained: list[_RunRow]) -> list[str]:
     seeds = [(run.row.name, run.row.seeds[0]) for run in trained]
     kinds = {
         "No evaluation was found for": [name for name, seed in seeds if seed.evaluation is None],
@@ -73,7 +72,7 @@ def _not_found(trained: list[_Trained]) -> list[str]:
     return [f"{words}: {', '.join(names)}." for words, names in kinds.items() if names]
 
 
-def _files(rows: Iterable[Row]) -> set[Path]:
+def _files(rows: Iterable[ReportRow]) -> set[Path]:
     seeds = [seed for row in rows for seed in row.seeds]
     return {path.resolve() for seed in seeds for path in (seed.run, seed.plan, seed.margins) if path}
 
@@ -90,8 +89,8 @@ def _opened(paths: list[Path], notes: list[str]) -> dict[str, tuple[Path, ...]]:
 
 
 def _trained(
-    path: Path, found: Found, margins: dict[Path, str], pools: dict[str, tuple[Path, ...]], notes: list[str]
-) -> _Trained:
+    path: Path, found: FoundFiles, margins: dict[Path, str], pools: dict[str, tuple[Path, ...]], notes: list[str]
+) -> _RunRow:
     config, inputs = open_run(path)
     plan = _moved(inputs.plan, path, found.plans)
     if inputs.plan and plan is None:
@@ -102,17 +101,17 @@ def _trained(
     places = tuple(map(Path, inputs.pools))
     if not all(place.is_dir() for place in places):
         places = pools.get(inputs.pool_fingerprint, places)
-    seed = Seed(config.seed, path, places, plan, _nearest(plan, near, notes) if plan else None,
+    seed = SeedFiles(config.seed, path, places, plan, _nearest(plan, near, notes) if plan else None,
                 _evaluation(path, notes))  # fmt: skip
     plain = plan is None and inputs.plan is None and config.online.mode == "off"
     group = f"{inputs.pool_fingerprint} {config.attack.eps} {config.attack.norm} {config.model}"
-    row = Row(path.resolve().name, (seed,), plain, {}, config.attack.eps, config.attack.norm, group=group)
-    return _Trained(row, _same(config, inputs, plan), inputs.plan)
+    row = ReportRow(path.resolve().name, (seed,), plain, {}, config.attack.eps, config.attack.norm, group=group)
+    return _RunRow(row, _same(config, inputs, plan), inputs.plan)
 
 
 def _same(config: TrainConfig, inputs: Inputs, plan: Path | None) -> dict[str, Any]:
     """Return what runs that differ only in their seed share: each seed has a plan of its own, made alike."""
-    made_alike = {name: value for name, value in said(open_plan(plan)).items()
+    made_alike = {name: value for name, value in read_made_from(open_plan(plan)).items()
                   if name not in ("pruning.seed", "unscored")} if plan else None  # fmt: skip
     shared = {**asdict(inputs), "plan": made_alike or inputs.plan, "plan_fingerprint": None}
     return {**to_dict(replace(config, seed=0)), **shared}
@@ -142,7 +141,7 @@ def _moved(name: str | None, run: Path, known: list[Path]) -> Path | None:
 
 def _margins_beside(plan: Path, inputs: Inputs) -> list[Path]:
     files = sorted(plan.parent.glob("margins*.parquet"))
-    return [file for file in files if measured_on(file) == inputs.pool_fingerprint]
+    return [file for file in files if read_pool_fingerprint(file) == inputs.pool_fingerprint]
 
 
 def _nearest(plan: Path, files: list[Path], notes: list[str]) -> Path | None:
@@ -164,9 +163,9 @@ def _rank(file: Path, plan: Path, ending: str) -> tuple[bool, bool]:
     return file.stem.removeprefix("margins") != ending, file.parent != plan.parent
 
 
-def _grouped(trained: list[_Trained], notes: list[str]) -> list[Row]:
+def _grouped(trained: list[_RunRow], notes: list[str]) -> list[ReportRow]:
     """Runs that differ in nothing but the seed become one row; the first of a group without a plan is its baseline."""
-    rows: list[Row] = []
+    rows: list[ReportRow] = []
     for members in _alike(trained, notes):
         names = [run.row.name for run in members]
         seeds = sorted((run.row.seeds[0] for run in members), key=lambda seed: seed.seed)
@@ -177,26 +176,26 @@ def _grouped(trained: list[_Trained], notes: list[str]) -> list[Row]:
     return [replace(row, baseline=row is first.get(row.group)) for row in rows]
 
 
-def _alike(trained: list[_Trained], notes: list[str]) -> list[list[_Trained]]:
+def _alike(trained: list[_RunRow], notes: list[str]) -> list[list[_RunRow]]:
     """Put the seeds of a setting together; where plans made alike come more than once a seed, only those of one file.
 
     A plan does not say which margins it was made from, so that two settings may look like one.
     """
-    kinds: list[list[_Trained]] = []
+    kinds: list[list[_RunRow]] = []
     for run in trained:
         kind = next((kind for kind in kinds if kind[0].same == run.same), None)
         if kind is None:
             kinds.append([run])
         else:
             kind.append(run)
-    groups: list[list[_Trained]] = []
+    groups: list[list[_RunRow]] = []
     for kind in kinds:
         twice = max(Counter(run.row.seeds[0].seed for run in kind).values()) > 1
         apart = twice and len({run.plan for run in kind}) > 1
         if apart:
             names = ", ".join(run.row.name for run in kind)
             notes.append(f"Which of these runs are seeds of one setting is not known, so each has a row: {names}.")
-        own: list[list[_Trained]] = []
+        own: list[list[_RunRow]] = []
         for run in kind:
             seed = run.row.seeds[0].seed
             fitting = (

@@ -6,8 +6,8 @@ import pytest
 
 from conftest import MakePool, Run
 from puma.errors import PumaError
-from puma.report.folders import read_study
-from puma.report.results import differences, read_results
+from puma.report.rows import compare_rows, read_results
+from puma.report.scan import read_study
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run
 
 
@@ -120,7 +120,7 @@ def test_studies_of_one_title_are_told_apart(make_pool: MakePool, tmp_path: Path
         "A test (two): TRADES",
         "A test (three): TRADES",
     ]
-    found = differences(read_results(study))
+    found = compare_rows(read_results(study))
     assert {name: values["clean"].mean for name, values in found.items()} == pytest.approx(
         {"A test (smoke): PUMA": 0.1, "A test (two): PUMA": 0.8, "A test (three): PUMA": 0.8}
     )
@@ -144,7 +144,7 @@ def test_each_pool_and_radius_has_a_baseline_of_its_own(make_pool: MakePool, tmp
         write_evaluation(run / "evaluation-test", clean, 50, eps=eps)
     results = read_results(read_study([work]))
     assert {result.row.name for result in results if result.row.baseline} == {"trades-a", "trades-b", "trades-a-weak"}
-    means = {name: values["clean"].mean for name, values in differences(results).items()}
+    means = {name: values["clean"].mean for name, values in compare_rows(results).items()}
     assert means == pytest.approx({"puma-a": 0.1, "puma-b": 0.3})
 
 
@@ -154,11 +154,11 @@ def test_rows_that_were_tested_otherwise_are_not_compared(
 ) -> None:
     make_pool("pool")
     path = write_experiment(tmp_path / "exp", tmp_path / "pool")
-    assert differences(read_results(read_study([path]))).keys() == {"PUMA"}
+    assert compare_rows(read_results(read_study([path]))).keys() == {"PUMA"}
     for seed in (0, 1):
         metrics = path.parent / f"PUMA-{seed}" / "evaluation-test" / "metrics.json"
         metrics.write_text(json.dumps({**json.loads(metrics.read_text()), **changes}))
-    assert differences(read_results(read_study([path]))) == {}
+    assert compare_rows(read_results(read_study([path]))) == {}
 
 
 def test_what_an_experiment_names_is_not_listed_again(make_pool: MakePool, tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ def test_bad_input_is_one_sentence(make_pool: MakePool, tmp_path: Path, puma: Ru
         ("nowhere",): "no such file or folder: nowhere",
         (str(tmp_path / "empty"),): "nothing to report on in",
         (str(damaged),): "is damaged or not a parquet file",
-        (str(text),): "is missing or damaged",
-        (str(listed),): "should hold a JSON object, it holds a list",
+        (str(text),): "is damaged: an experiment.json must be JSON",
+        (str(listed),): "is damaged: an experiment.json must be a JSON object, got list",
         (str(damaged / "margins.parquet"),): "is a file; give the folder it lies in",
         (str(broken),): "is damaged or not of puma evaluate",
     }.items():

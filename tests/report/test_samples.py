@@ -6,7 +6,7 @@ from conftest import MakePool
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.pools import Pool
-from puma.report.planned import plan_in_words
+from puma.report.samples import describe_plan
 from puma.scores import Scores
 
 
@@ -39,7 +39,7 @@ def test_what_a_plan_prunes_in_words(
     score = scores(pool, kind, missing)
     plan = make_plan(pool, pruning, Strength("constant", 0.1), score=score, drop_failed=True)
     assert plan.made_from.get("unscored") == (str(missing) if missing else None)
-    said = plan_in_words(plan)
+    said = describe_plan(plan)
     assert words in said, said
     assert said.endswith("; attacks all with 0.1.")
 
@@ -48,6 +48,6 @@ def test_a_plan_that_does_not_say_how_many_had_no_score() -> None:
     keep = torch.arange(100) >= 20
     made_from = {"pruning.difficult": "0.12", "score": "cd_clean"}
     plan = Plan(torch.arange(100), keep, torch.full((100,), 0.1), "pool", made_from)
-    assert "prunes 20 (the most difficult 12 % of those in the pool that have a score by cd_clean)" in plan_in_words(
+    assert "prunes 20 (the most difficult 12 % of those in the pool that have a score by cd_clean)" in describe_plan(
         plan
     )

@@ -1,6 +1,5 @@
 """``experiment.json``, the record of an experiment: which rows it has, and where the files of each seed lie."""
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -10,11 +9,11 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation import ATTACKS
-from puma.report.study import Row, Seed, Study
+from puma.files import read_json, write_json
+from puma.report.rows import ReportRow, ReportStudy, SeedFiles
 
 RECORD_FILE = "experiment.json"
 _FORMAT = "puma-experiment-1"
-_MOST_BYTES = 64 << 20  # of a file of settings or counts; such a file has some thousand
 _FACTS = ("experiment", "preset", "dataset", "command", "eps", "norm", "pools", "test")
 _KINDS = ("run", "plan", "margins", "evaluation")
 _ACCURACIES = {attack.quantity: name for name, attack in ATTACKS.items()}
@@ -39,7 +38,7 @@ class ExperimentRecord:
         provenance: commit, device, versions and date.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     experiment: str = ""
     title: str = ""
     preset: str = ""
@@ -71,15 +70,12 @@ def write_record(path: Path, record: ExperimentRecord) -> None:
         "provenance": dict(record.provenance),
         "rows": [_describe_row(row, folder) for row in record.rows],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_json(path, values)
 
 
 def read_record(path: Path) -> ExperimentRecord:
     """Read a record; whether the files it names are there is not looked at."""
-    described = read_object(path)
+    described = read_json(path, f"an {RECORD_FILE}")
     if described.get("format") != _FORMAT:
         raise PumaError(f"{path} has format {described.get('format')!r}, this version reads {_FORMAT!r}.")
     try:
@@ -102,7 +98,7 @@ def read_record(path: Path) -> ExperimentRecord:
     )
 
 
-def read_experiment(path: Path) -> Study:
+def read_experiment(path: Path) -> ReportStudy:
     """Read a record as what a report is about; files that are missing become notes, unless nothing at all is left."""
     record = read_record(path)
     missing: list[str] = []
@@ -114,25 +110,10 @@ def read_experiment(path: Path) -> Study:
         raise PumaError(f"none of the {len(rows)} rows of {path} leads to a file that is there{first}.")
     title = record.title or record.experiment or path.parent.name
     notes = (*record.notes, *(f"Missing: {name}." for name in missing))
-    return Study(title, rows, _list_facts(record, path.parent), notes, path.resolve().parent.name)
+    return ReportStudy(title, rows, _list_facts(record, path.parent), notes, path.resolve().parent.name)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object; anything else raises."""
-    try:
-        if path.exists() and not path.is_file():
-            raise OSError("not a regular file")
-        if path.stat().st_size > _MOST_BYTES:
-            raise OSError(f"larger than {_MOST_BYTES:,} bytes")
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PumaError(f"{path} is missing or damaged ({error}); expected a JSON object.") from error
-    if not isinstance(described, dict):
-        raise PumaError(f"{path} should hold a JSON object, it holds a {type(described).__name__}.")
-    return described
-
-
-def _describe_row(row: Row, folder: Path) -> dict[str, Any]:
+def _describe_row(row: ReportRow, folder: Path) -> dict[str, Any]:
     paper = {ATTACKS[attack].quantity: value for attack, value in row.paper.items()} or None
     seeds = [
         {
@@ -145,21 +126,21 @@ def _describe_row(row: Row, folder: Path) -> dict[str, Any]:
     return {"row": row.name, "baseline": row.baseline, "paper": paper, "seeds": seeds}
 
 
-def _read_row(described: Mapping[str, Any], root: Path, pools: tuple[Path, ...]) -> Row:
+def _read_row(described: Mapping[str, Any], root: Path, pools: tuple[Path, ...]) -> ReportRow:
     name = str(described["row"])
     seeds = []
     for seed in described["seeds"]:
         places = {kind: None if seed.get(kind) is None else root / str(seed[kind]) for kind in _KINDS}
         own = tuple(root / str(pool) for pool in seed.get("pools") or ())
-        seeds.append(Seed(int(seed["seed"]), pools=own or pools, **places))
+        seeds.append(SeedFiles(int(seed["seed"]), pools=own or pools, **places))
     paper = {_ACCURACIES[key]: float(value) for key, value in dict(described.get("paper") or {}).items()
              if key in _ACCURACIES and value is not None}  # fmt: skip
     if not all(math.isfinite(value) and 0 <= value <= 1 for value in paper.values()):
         raise ValueError(f"paper accuracies of {name!r} must be fractions in [0, 1], got {paper}")
-    return Row(name, tuple(seeds), bool(described.get("baseline", False)), paper)
+    return ReportRow(name, tuple(seeds), bool(described.get("baseline", False)), paper)
 
 
-def _drop_missing(row: Row, seed: Seed, missing: list[str]) -> Seed:
+def _drop_missing(row: ReportRow, seed: SeedFiles, missing: list[str]) -> SeedFiles:
     gone = {kind: place for kind in _KINDS if (place := getattr(seed, kind)) is not None and not place.exists()}
     missing += [f"{kind} of {row.name}, seed {seed.seed} ({place})" for kind, place in gone.items()]
     nothing: dict[str, Any] = dict.fromkeys(gone)

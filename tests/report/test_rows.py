@@ -6,8 +6,9 @@ import pytest
 
 from conftest import MakePool
 from puma.errors import PumaError
+from puma.evaluation import Count, EvaluationMetrics
 from puma.report.page import write_report
-from puma.report.reading import open_margins, open_plan, reading
+from puma.report.rows import ReportRow, RowResult, SeedFiles, open_margins, open_plan, reading
 from report.results import write_experiment, write_margins, write_plan
 
 
@@ -43,3 +44,15 @@ def test_files_without_samples_and_with_other_types(make_pool: MakePool, tmp_pat
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(PumaError, match="is not a whole parquet file"):
         open_plan(cut)
+
+
+def evaluated(right: int) -> EvaluationMetrics:
+    classes = {"cw": {"ant": Count(right, 10), "bee": Count(2 * right, 20)}}
+    return EvaluationMetrics({"cw": Count(3 * right, 30)}, classes, 0.1, "linf")
+
+
+def test_classes_are_added_up_over_seeds() -> None:
+    seeds = tuple(SeedFiles(seed) for seed in (0, 1, 2))
+    result = RowResult(ReportRow("r", seeds), tuple(evaluated(right) for right in (1, 2, 4)), (), None)
+    assert result.by_class("cw") == {"ant": Count(7, 30), "bee": Count(14, 60)}
+    assert result.by_class("clean") == {}

@@ -1,26 +1,26 @@
-"""Find results in folders: runs, margins, plans and pools, and experiments that say which belong together."""
+"""Find results below folders: runs, margins, plans and pools, and experiments that say which belong together."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puma.errors import PumaError
-from puma.report.found import Found, found_rows
-from puma.report.record import RECORD_FILE, read_experiment
-from puma.report.study import Study, joined
+from puma.report.experiment_record import RECORD_FILE, read_experiment
+from puma.report.matching import FoundFiles, match_rows
+from puma.report.rows import ReportStudy, join_studies
 
 DEPTH = 4
 _MOST_FOLDERS = 20_000
 
 
-def read_study(paths: Sequence[Path]) -> Study:
+def read_study(paths: Sequence[Path]) -> ReportStudy:
     """Read what the paths hold: run folders, folders of results, or experiment.json.
 
     What an experiment names is not listed a second time.
     """
     if not paths:
         raise PumaError("give at least one run, folder of results or experiment.json to report on.")
-    found = Found()
+    found = FoundFiles()
     for path in paths:
         if path.is_file() and path.name == RECORD_FILE:
             found.experiments.append(path)
@@ -31,20 +31,20 @@ def read_study(paths: Sequence[Path]) -> Study:
         else:
             raise PumaError(f"no such file or folder: {path}.")
     studies = [read_experiment(path) for path in {path.resolve(): path for path in found.experiments}.values()]
-    rows, notes = found_rows(found, studies)
+    rows, notes = match_rows(found, studies)
     if rows:
         title = ", ".join(dict.fromkeys(path.resolve().name for path in paths if path.is_dir()))
-        studies.append(Study(title, rows, notes=tuple(notes), place=title))
+        studies.append(ReportStudy(title, rows, notes=tuple(notes), place=title))
     if not studies:
         places = ", ".join(map(str, paths))
         raise PumaError(
             f"nothing to report on in {places}: expected a run of puma train, margins*.parquet, plan*.parquet or "
             f"{RECORD_FILE}, at most {DEPTH} folders deep."
         )
-    return joined(studies)
+    return join_studies(studies)
 
 
-def _search(folder: Path, found: Found, depth: int) -> None:
+def _search(folder: Path, found: FoundFiles, depth: int) -> None:
     for place in _walk(folder, depth):
         if (place / RECORD_FILE).is_file():
             found.experiments.append(place / RECORD_FILE)

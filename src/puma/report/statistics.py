@@ -10,7 +10,7 @@ from puma.evaluation import ATTACKS, Count
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AccuracyEstimate:
     """A mean over seeds with a 95 % interval: Wilson's of one seed's test images, Student's of several seeds."""
 
     mean: float
@@ -22,7 +22,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Difference:
+class AccuracyDifference:
     """How far a row is from the baseline, in the same unit as an accuracy, with a 95 % interval."""
 
     mean: float
@@ -35,7 +35,7 @@ class Difference:
         return self.low <= 0 <= self.high
 
 
-def estimate(counts: Sequence[Count]) -> Estimate | None:
+def estimate_accuracy(counts: Sequence[Count]) -> AccuracyEstimate | None:
     """Estimate the accuracy behind the counts of one row's seeds; None of nothing.
 
     Seeds that happen to agree do not make it certain: no interval is narrower than one image to either side.
@@ -48,29 +48,29 @@ def estimate(counts: Sequence[Count]) -> Estimate | None:
     images = counted[0].total
     if number == 1:
         low, high = counted[0].interval
-        return Estimate(mean, low, high, None, 1, images)
+        return AccuracyEstimate(mean, low, high, None, 1, images)
     spread = math.sqrt(sum((share - mean) ** 2 for share in shares) / (number - 1))
     half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / images)
-    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), spread, number, images)
+    return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), spread, number, images)
 
 
-def difference(ours: Estimate, baseline: Estimate) -> Difference:
+def subtract_estimates(ours: AccuracyEstimate, baseline: AccuracyEstimate) -> AccuracyDifference:
     """Subtract two estimates whose errors are independent; the interval is put together from theirs (Newcombe)."""
     mean = ours.mean - baseline.mean
     below = math.hypot(ours.mean - ours.low, baseline.high - baseline.mean)
     above = math.hypot(ours.high - ours.mean, baseline.mean - baseline.low)
-    return Difference(mean, mean - below, mean + above)
+    return AccuracyDifference(mean, mean - below, mean + above)
 
 
-def paired_difference(ours: Sequence[Count], baseline: Sequence[Count]) -> Difference:
+def subtract_paired(ours: Sequence[Count], baseline: Sequence[Count]) -> AccuracyDifference:
     """Subtract seed by seed, where two rows have the same two or more: Student's interval of the mean difference."""
     steps = [mine.accuracy - other.accuracy for mine, other in zip(ours, baseline, strict=True)]
     number, mean = len(steps), sum(steps) / len(steps)
     spread = math.sqrt(sum((step - mean) ** 2 for step in steps) / (number - 1))
     half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / ours[0].total)
-    return Difference(mean, mean - half, mean + half)
+    return AccuracyDifference(mean, mean - half, mean + half)
 
 
-def robust_attack(attacks: Sequence[Mapping[str, object]]) -> str | None:
+def choose_robust_attack(attacks: Sequence[Mapping[str, object]]) -> str | None:
     """Return which attack robustness is told by: C&W where any row has it, else AutoAttack, else PGD-20."""
     return next((name for name in list(ATTACKS)[1:] if any(name in row for row in attacks)), None)
