@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
-from puma.pools import Origin, Pool
+from puma.pools import Origin, Pool, is_pool
 from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSES, read_cifar, read_mnist
 from puma.pools.pictures import list_pictures, write_picture_folder
 from puma.pools.pool import open_inner_pools
@@ -26,7 +26,7 @@ def _write(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
 
 def _tell(out: Path) -> None:
     for name, pool in open_inner_pools(out).items():
-        place = out if (out / "pool.json").is_file() else out / name
+        place = out if is_pool(out) else out / name
         height, width, channels = pool.image_shape
         print(f"{place}: {len(pool):,} images of {height} x {width} x {channels}, {pool.num_classes} classes")
     print(f"look at it with: puma data show {out}")

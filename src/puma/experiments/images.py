@@ -11,7 +11,7 @@ from puma.errors import PumaError
 from puma.experiments.locks import locked
 from puma.experiments.presets import ALL, Generated, Setting
 from puma.experiments.spec import Amount
-from puma.pools import Origin, Pool
+from puma.pools import Origin, Pool, is_pool
 from puma.pools.datasets import read_digits
 from puma.pools.distort import distort_pool
 from puma.pools.writer import Chunk, PoolPart, write_parts
@@ -69,13 +69,13 @@ class Library:
     def missing(self, amounts: set[Amount]) -> list[str]:
         """Return a sentence for every pool that has to be imported first."""
         name, sentences = self.setting.dataset, []
-        parts = [self.data / name / part / "pool.json" for part in ("train", "test")]
-        if name != "digits" and not all(part.is_file() for part in parts):
+        parts = [self.data / name / part for part in ("train", "test")]
+        if name != "digits" and not all(map(is_pool, parts)):
             how = SOURCES[name].how.format(data=self.data)
             sentences.append(f"{SOURCES[name].title} is not at {self.data / name}; import it with: {how}")
         wanted = {self.setting.generated[amount].pool for amount in amounts - {"none"}}
         for pool in sorted(wanted) if name != "digits" and not self.setting.stands_in else ():
-            if not (self.data / pool / "pool.json").is_file():
+            if not is_pool(self.data / pool):
                 how = _HOW_GENERATED.format(data=self.data, dataset=name, pool=pool)
                 sentences.append(f"generated images are not at {self.data / pool}; import them with: {how}")
         return sentences
@@ -115,7 +115,7 @@ class Library:
             parts = {"": distort_pool(Pool.open(train), asked.count)}
             return self._made(out, lambda path: write_parts(parts, path)), (note,)
         place = self.data / asked.pool
-        if (place / "pool.json").is_file():
+        if is_pool(place):
             return self._taken(place, asked)
         pool = Pool.open(train)
         count = min(asked.count, len(pool) - self.setting.real)

@@ -3,6 +3,16 @@
 from puma.pools.augment import crop_and_flip, shift_and_mirror
 from puma.pools.pool import Batch, Pool, open_pools, to_unit
 from puma.pools.sampler import MixedSampler
-from puma.pools.store import Origin
+from puma.pools.store import Origin, is_pool
 
-__all__ = ["Batch", "MixedSampler", "Origin", "Pool", "crop_and_flip", "open_pools", "shift_and_mirror", "to_unit"]
+__all__ = [
+    "Batch",
+    "MixedSampler",
+    "Origin",
+    "Pool",
+    "crop_and_flip",
+    "is_pool",
+    "open_pools",
+    "shift_and_mirror",
+    "to_unit",
+]

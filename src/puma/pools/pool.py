@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.errors import PumaError
-from puma.pools.store import Origin, Store, open_store
+from puma.pools.store import Origin, Store, is_pool, open_store
 
 Rows = NDArray[np.int64]
 
@@ -171,6 +171,6 @@ def open_pools(paths: Sequence[str | Path]) -> Pool:
 def open_inner_pools(path: Path) -> dict[str, Pool]:
     """Open the pool in a folder, or all the pools directly inside it, by name."""
     inner = sorted(file.parent for file in path.glob("*/pool.json"))
-    if inner and not (path / "pool.json").is_file():
+    if inner and not is_pool(path):
         return {folder.name: Pool.open(folder) for folder in inner}
     return {path.name: Pool.open(path)}

@@ -70,9 +70,14 @@ class Store:
             raise PumaError(f"pool {self.path} has changed since it was imported; import it again.")
 
 
+def is_pool(path: Path) -> bool:
+    """Tell whether a folder holds a pool."""
+    return (path / "pool.json").is_file()
+
+
 def open_store(path: Path) -> Store:
     """Map the arrays of a pool folder; a folder that is not whole raises."""
-    if not (path / "pool.json").is_file():
+    if not is_pool(path):
         inner = sorted(child.parent.name for child in path.glob("*/pool.json"))
         hint = f"it has pools inside: {', '.join(inner)}" if inner else "make one with: puma data import"
         raise PumaError(f"{path} is not a pool (no pool.json); {hint}.")

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puma.errors import PumaError
+from puma.pools import is_pool
 from puma.report.experiment_record import RECORD_FILE, read_experiment
 from puma.report.matching import FoundFiles, match_rows
 from puma.report.rows import ReportStudy, join_studies
+from puma.training.run_folder import RunFolder
 
 DEPTH = 4
 _MOST_FOLDERS = 20_000
@@ -48,9 +50,9 @@ def _search(folder: Path, found: FoundFiles, depth: int) -> None:
     for place in _walk(folder, depth):
         if (place / RECORD_FILE).is_file():
             found.experiments.append(place / RECORD_FILE)
-        elif (place / "config.json").is_file() and (place == folder or _is_run(place)):
+        elif RunFolder(place).has_config and (place == folder or _is_run(place)):
             found.runs.append(place)
-        elif (place / "pool.json").is_file():
+        elif is_pool(place):
             found.pools.append(place)
         else:
             found.margins += sorted(place.glob("margins*.parquet"))
@@ -74,7 +76,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
         if len(seen) > _MOST_FOLDERS:
             raise PumaError(f"{folder} holds more than {_MOST_FOLDERS:,} folders; name the ones to report on.")
         yield place
-        if left and not any((place / name).is_file() for name in (RECORD_FILE, "config.json", "pool.json")):
+        if left and not (is_pool(place) or (place / RECORD_FILE).is_file() or RunFolder(place).has_config):
             inner = (entry for entry in os.scandir(place) if entry.is_dir())
             names = sorted(entry.name for entry in inner if not entry.name.startswith("."))
             waiting += [(place / name, left - 1) for name in names if not name.endswith(".parts")]
