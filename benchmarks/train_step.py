@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from benchmarks.side_by_side import interleaved, print_table
 from puma.models import build, frozen
 from puma.models.prepare import BatchNormMode
+from puma.processes import ProcessGroup
 from puma.training import TrainConfig
-from puma.training.distributed import Ranks
-from puma.training.feed import StepBatch
-from puma.training.inner_attack import AttackConfig
-from puma.training.step import make_parts, train_step
+from puma.training.batches import TrainBatch
+from puma.training.config import AttackConfig
+from puma.training.step import make_train_state, train_step
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 5.0
 
@@ -39,16 +39,16 @@ def compare(name: str, count: int, rounds: int, policy: BatchNormMode) -> None:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(256, size=(count, 32, 32, 3)).astype(np.uint8)).permute(0, 3, 1, 2)
     labels = torch.from_numpy(rng.integers(10, size=count))
-    batch = StepBatch(1, pixels, labels, torch.full((count,), EPS), np.arange(count), count)
+    batch = TrainBatch(1, pixels, labels, torch.full((count,), EPS), np.arange(count), count)
     attack = AttackConfig(eps=EPS, step_size=STEP, steps=STEPS, batchnorm=policy)
     config = replace(TrainConfig(model=name, batch_size=count), attack=attack)
-    ranks = Ranks(0, 1, torch.device("cpu"))
-    parts = make_parts(build(name, 10), config, ranks)
+    processes = ProcessGroup(0, 1, torch.device("cpu"))
+    state = make_train_state(build(name, 10), config, processes)
     bare = build(name, 10).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     images = (pixels.float() / 255).contiguous()
     last = images.contiguous(memory_format=torch.channels_last)
     ways: dict[str, Callable[[], object]] = {
-        "puma": lambda: train_step(parts, batch, config),
+        "puma": lambda: train_step(state, batch, config),
         "bare passes": lambda: bare_passes(bare, last, policy),
         "plain": plain_step(build(name, 10), images, labels, policy),
     }

@@ -17,8 +17,8 @@ from puma.margins.table import to_arrow, write_whole
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Pool
 from puma.training import TrainConfig
-from puma.training.inner_attack import AttackConfig
-from puma.training.run_folder import Inputs, RunFolder
+from puma.training.config import AttackConfig
+from puma.training.run_folder import RunFolder, RunInputs
 
 EPS = 0.1
 
@@ -69,7 +69,7 @@ def write_run(
     config = replace(TrainConfig(), model="small-8px", seed=seed, attack=AttackConfig(eps=eps))
     pool = Pool.open(pools[0])
     names = tuple(str(path) for path in pools)
-    inputs = Inputs(names, str(plan) if plan else None, pool.fingerprint, None, pool.num_classes, 3)
+    inputs = RunInputs(names, str(plan) if plan else None, pool.fingerprint, None, pool.num_classes, 3)
     run = RunFolder(folder)
     run.create(config, inputs)
     for step in range(1, 6):

@@ -8,8 +8,7 @@ import pytest
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 from puma.training import TrainConfig
-from puma.training.feed import AugmentConfig
-from puma.training.inner_attack import AttackConfig
+from puma.training.config import AttackConfig, AugmentConfig
 
 WritePool = Callable[..., Path]
 

@@ -6,8 +6,9 @@ from torch import nn
 
 from puma import PumaError
 from puma.models.ema import copy_for_ema
-from puma.training.checkpoint import Progress, checkpoints, load_newest, save_checkpoint
-from puma.training.optimizer import OptimizerConfig, make_sgd, momentum_buffers
+from puma.training.checkpoint import TrainProgress, list_checkpoints, load_newest, save_checkpoint
+from puma.training.config import OptimizerConfig
+from puma.training.optimizer import make_sgd, momentum_buffers
 
 
 def trained(seed: int) -> tuple[nn.Module, nn.Module, torch.optim.SGD]:
@@ -23,7 +24,7 @@ def trained(seed: int) -> tuple[nn.Module, nn.Module, torch.optim.SGD]:
 
 def save_steps(folder: Path, *steps: int) -> None:
     for step in steps:
-        save_checkpoint(folder, *trained(step), Progress(step, 0.5, {"scale": 3.0}))
+        save_checkpoint(folder, *trained(step), TrainProgress(step, 0.5, {"scale": 3.0}))
 
 
 def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
@@ -34,7 +35,7 @@ def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -
 def test_everything_comes_back(tmp_path: Path) -> None:
     save_steps(tmp_path, 7)
     saved, restored = trained(7), trained(8)
-    assert load_newest(tmp_path, *restored, tell=pytest.fail) == Progress(7, 0.5, {"scale": 3.0})
+    assert load_newest(tmp_path, *restored, tell=pytest.fail) == TrainProgress(7, 0.5, {"scale": 3.0})
     assert_same(saved[0].state_dict(), restored[0].state_dict())
     assert_same(saved[1].state_dict(), restored[1].state_dict())
     assert_same(momentum_buffers(saved[2], saved[0]), momentum_buffers(restored[2], restored[0]))
@@ -42,7 +43,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     save_steps(tmp_path, 1, 2, 3, 12)
-    assert [path.name for path in checkpoints(tmp_path)] == [
+    assert [path.name for path in list_checkpoints(tmp_path)] == [
         "step-0000000012.safetensors",
         "step-0000000003.safetensors",
     ]
@@ -52,7 +53,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [0, 4, 100, -1])
 def test_one_cut_short_falls_back_and_says_so(tmp_path: Path, length: int) -> None:
     save_steps(tmp_path, 4, 5)
-    newest = checkpoints(tmp_path)[0]
+    newest = list_checkpoints(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[:length])
     told: list[str] = []
     restored = trained(8)
@@ -68,7 +69,7 @@ def test_one_cut_short_falls_back_and_says_so(tmp_path: Path, length: int) -> No
 def test_no_checkpoint_is_none_and_only_damaged_ones_raise(tmp_path: Path) -> None:
     assert load_newest(tmp_path / "absent", *trained(0), tell=pytest.fail) is None
     save_steps(tmp_path, 4, 5)
-    for path in checkpoints(tmp_path):
+    for path in list_checkpoints(tmp_path):
         path.write_bytes(b"short")
     with pytest.raises(PumaError, match="none of the 2 checkpoints"):
         load_newest(tmp_path, *trained(0), tell=lambda _: None)

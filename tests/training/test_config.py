@@ -6,22 +6,21 @@ import torch
 
 from puma import PumaError
 from puma.models import build
-from puma.training import RECIPES, TrainConfig, recipe
-from puma.training.config import check, differences, from_dict, to_dict
-from puma.training.feed import AugmentConfig
+from puma.training import RECIPES, TrainConfig, find_recipe
+from puma.training.config import AugmentConfig, check_train_config, config_from_dict, config_to_dict, list_differences
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_can_be_run_and_survive_json(name: str) -> None:
-    config = recipe(name)
-    check(config)
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    config = find_recipe(name)
+    check_train_config(config)
+    assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
     with torch.device("meta"):
         build(config.model, 10)
 
 
 def test_the_baseline_is_what_its_code_does() -> None:
-    config = recipe("wang2023-resnet18")
+    config = find_recipe("wang2023-resnet18")
     assert config.samples_seen == 20_000_000
     assert config.batch_size * config.generated_fraction == pytest.approx(358.4)
     assert (config.beta, config.label_smoothing, config.bn_momentum, config.held_out) == (5, 0.1, 0.01, 1024)
@@ -30,24 +29,24 @@ def test_the_baseline_is_what_its_code_does() -> None:
     assert (config.optimizer.lr, config.optimizer.weight_decay, config.optimizer.decay) == (0.2, 5e-4, "all")
     assert (config.schedule.every, config.schedule.low_momentum, config.schedule.high_momentum) == (50_000, 0.85, 0.95)
     assert (config.average.decay, config.average.copy_steps) == (0.995, 980)
-    assert recipe("wang2023-wrn70-16").optimizer.decay == "all-but-norms"
+    assert find_recipe("wang2023-wrn70-16").optimizer.decay == "all-but-norms"
 
 
 def test_unknown_recipes_are_told() -> None:
     with pytest.raises(PumaError, match="did you mean 'wang2023-resnet18'"):
-        recipe("wang2023-resnet81")
+        find_recipe("wang2023-resnet81")
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     bad = replace(TrainConfig(), batch_size=0, beta=-1.0, augment=AugmentConfig(padding=-1))
     with pytest.raises(PumaError, match=r"batch_size must be positive.*beta must not.*padding"):
-        check(bad)
+        check_train_config(bad)
 
 
 def test_budget_and_batch_statistics_do_not_go_together() -> None:
-    config = recipe("wang2023-resnet18")
+    config = find_recipe("wang2023-resnet18")
     with pytest.raises(PumaError, match=r"attack\.budget needs attack\.batchnorm eval"):
-        check(replace(config, attack=replace(config.attack, budget=True)))
+        check_train_config(replace(config, attack=replace(config.attack, budget=True)))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +63,11 @@ def test_budget_and_batch_statistics_do_not_go_together() -> None:
 )
 def test_bad_files_are_told(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(PumaError, match=sentence):
-        from_dict({**to_dict(TrainConfig()), **change})
+        config_from_dict({**config_to_dict(TrainConfig()), **change})
 
 
 def test_differences_name_the_setting_and_both_values() -> None:
     config = TrainConfig()
     other = replace(config, seed=4, attack=replace(config.attack, steps=7))
-    assert differences(config, other) == ["seed: 0 in the run, 4 asked", "attack.steps: 10 in the run, 7 asked"]
-    assert differences(config, config) == []
+    assert list_differences(config, other) == ["seed: 0 in the run, 4 asked", "attack.steps: 10 in the run, 7 asked"]
+    assert list_differences(config, config) == []

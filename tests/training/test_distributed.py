@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from puma.training.checkpoint import checkpoints
-from puma.training.distributed import Ranks, average_buffers, restart_count, wrapped
+from puma.processes import ProcessGroup, restart_count
+from puma.training.checkpoint import list_checkpoints
+from puma.training.step import average_buffers, wrap_in_ddp
 
 NET = """
 from torch import nn
@@ -26,9 +27,9 @@ import puma.training.loop as loop
 from puma.cli import main
 real = loop.train_step
 
-def train_step(parts, batch, config):
-    result = real(parts, batch, config)
-    if batch.step == 4 and parts.ranks.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+def train_step(state, batch, config):
+    result = real(state, batch, config)
+    if batch.step == 4 and state.processes.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 
@@ -75,15 +76,15 @@ def test_a_killed_rank_is_survived_by_restart(tmp_path: Path, pool_folder: Path)
     assert "resuming at step 3 of 6" in said
     left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("undisturbed", "killed"))
     assert all(torch.equal(left[name], right[name]) for name in left)
-    assert len(checkpoints(tmp_path / "killed" / "checkpoint")) == 2
+    assert len(list_checkpoints(tmp_path / "killed" / "checkpoint")) == 2
 
 
 def test_one_rank_needs_no_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.BatchNorm1d(3)
-    ranks = Ranks(0, 1, torch.device("cpu"))
-    assert wrapped(model, ranks, sync_batchnorm=False) is model
-    average_buffers(model, ranks)
-    ranks.barrier()
-    assert ranks.writes
+    processes = ProcessGroup(0, 1, torch.device("cpu"))
+    assert wrap_in_ddp(model, processes, sync_batchnorm=False) is model
+    average_buffers(model, processes)
+    processes.barrier()
+    assert processes.writes
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert restart_count() == 2

@@ -7,32 +7,32 @@ from torch import nn
 
 from puma import PumaError
 from puma.pools import Origin, Pool
-from puma.training.held_out import evaluate_held_out, held_out_mask
-from puma.training.inner_attack import AttackConfig
+from puma.training.config import AttackConfig
+from puma.training.held_out import choose_held_out, evaluate_held_out
 
 from .conftest import WritePool
 
 
 def test_exactly_so_many_real_samples_are_held_out(write: WritePool) -> None:
     pool = Pool.open(write("real", 60)) + Pool.open(write("generated", 40, origin=1))
-    mask = held_out_mask(pool, 17)
+    mask = choose_held_out(pool, 17)
     assert mask.sum() == 17
     assert set(pool.origin[mask]) == {Origin.REAL}
-    assert held_out_mask(pool, 0).sum() == 0
+    assert choose_held_out(pool, 0).sum() == 0
 
 
 def test_the_choice_depends_on_ids_and_not_on_position(write: WritePool) -> None:
     pool = Pool.open(write("real", 90))
-    chosen = set(pool.sample_id[held_out_mask(pool, 20)])
+    chosen = set(pool.sample_id[choose_held_out(pool, 20)])
     mixed = Pool(pool.stores, np.random.default_rng(0).permutation(90))
-    assert set(mixed.sample_id[held_out_mask(mixed, 20)]) == chosen
-    assert set(pool.sample_id[held_out_mask(pool, 30)]) > chosen
+    assert set(mixed.sample_id[choose_held_out(mixed, 20)]) == chosen
+    assert set(pool.sample_id[choose_held_out(pool, 30)]) > chosen
     assert chosen != set(range(20))
 
 
 def test_not_every_real_sample_can_be_held_out(pool_folder: Path) -> None:
     with pytest.raises(PumaError, match="held_out must be below the number of real samples, 96, got 96"):
-        held_out_mask(Pool.open(pool_folder), 96)
+        choose_held_out(Pool.open(pool_folder), 96)
 
 
 def test_counts_are_exact(pool_folder: Path) -> None:

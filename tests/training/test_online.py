@@ -11,18 +11,28 @@ from torch import Tensor, nn
 
 from puma import Plan, Pool
 from puma.errors import PumaError
+from puma.processes import ProcessGroup
 from puma.training import TrainConfig
+from puma.training.batches import TrainBatch
 from puma.training.checkpoint import load_newest
-from puma.training.config import check
-from puma.training.distributed import Ranks
-from puma.training.feed import StepBatch
+from puma.training.config import OnlineConfig, check_train_config
 from puma.training.inner_attack import InnerAttack
-from puma.training.loop import online_line
-from puma.training.online import OnlineConfig, OnlineState, followed, pick, right_at, segment_point, segment_strength
-from puma.training.online_step import Candidates, choose_early, choose_late, online_loss
-from puma.training.run import make_model, resume, train
+from puma.training.metrics import summarize_online
+from puma.training.online import (
+    OnlineCandidates,
+    OnlineState,
+    choose_early,
+    choose_late,
+    compute_online_loss,
+    is_right_at,
+    pick_rows,
+    segment_point,
+    segment_strength,
+    update_threshold,
+)
+from puma.training.run import make_model, resume_run, start_run
 from puma.training.run_folder import RunFolder
-from puma.training.step import OnlineStep, make_parts
+from puma.training.step import OnlineSummary, make_train_state
 
 from .test_run import Killed, die_after, same_files
 
@@ -69,17 +79,17 @@ def test_points_on_the_segment() -> None:
 def test_right_beyond_and_within_the_attack() -> None:
     images, labels, attacked = along([0.1, 0.25, 0.35, 0.45, 0.6])
     for distance in (0.2, 0.3, 0.06):
-        found = right_at(Wall(0.5), images, labels, attacked, EPS, distance)
+        found = is_right_at(Wall(0.5), images, labels, attacked, EPS, distance)
         assert found.tolist() == (images.flatten() + distance < 0.5).tolist()
 
 
 def test_pruned_samples_are_replaced_or_missing() -> None:
     pruned = torch.tensor([True, False, True, False, False, True])
-    assert pick(pruned, 3, fill=True).tolist() == [1, 3, 4]
-    assert pick(pruned, 5, fill=True).tolist() == [1, 3, 4, 0, 2]
-    assert pick(pruned, 6, fill=False).tolist() == [1, 3, 4]
-    assert pick(pruned, 2, fill=False).tolist() == [1, 3]
-    assert pick(torch.ones(3, dtype=torch.bool), 3, fill=False).tolist() == []
+    assert pick_rows(pruned, 3, fill=True).tolist() == [1, 3, 4]
+    assert pick_rows(pruned, 5, fill=True).tolist() == [1, 3, 4, 0, 2]
+    assert pick_rows(pruned, 6, fill=False).tolist() == [1, 3, 4]
+    assert pick_rows(pruned, 2, fill=False).tolist() == [1, 3]
+    assert pick_rows(torch.ones(3, dtype=torch.bool), 3, fill=False).tolist() == []
 
 
 @pytest.fixture
@@ -88,10 +98,10 @@ def walled(config: TrainConfig) -> TrainConfig:
     return replace(config, attack=attack, batch_size=4, online=OnlineConfig("ours", prune_fraction=0.5, probe_steps=2))
 
 
-def batch_of(starts: list[float], config: TrainConfig) -> tuple[Candidates, InnerAttack]:
+def batch_of(starts: list[float], config: TrainConfig) -> tuple[OnlineCandidates, InnerAttack]:
     images, labels, _ = along(starts)
     attack = InnerAttack(step_size=config.attack.step_size, steps=config.attack.steps, loss="cw", start=images)
-    return Candidates(images, labels, Wall(0.5)(images)), attack
+    return OnlineCandidates(images, labels, Wall(0.5)(images)), attack
 
 
 @pytest.mark.parametrize("mode", ["ours", "paper"])
@@ -121,9 +131,9 @@ def test_the_threshold_finds_the_quantile() -> None:
     threshold = 2 * EPS
     for step in range(600):
         batch = margins[step * 128 : (step + 1) * 128]
-        threshold = followed(threshold, float((batch > threshold).double().mean()), EPS, config)
+        threshold = update_threshold(threshold, float((batch > threshold).double().mean()), EPS, config)
     assert threshold == pytest.approx(0.28, abs=0.02)  # 30 % of the margins lie above
-    assert followed(0.2, 0.9, EPS, OnlineConfig("paper")) == 0.2
+    assert update_threshold(0.2, 0.9, EPS, OnlineConfig("paper")) == 0.2
 
 
 def test_candidates_leave_a_full_batch() -> None:
@@ -139,7 +149,7 @@ def online(config: TrainConfig) -> TrainConfig:
 
 
 def test_a_run_prunes_after_the_warm_up_and_says_so(tmp_path: Path, pool_folder: Path, online: TrainConfig) -> None:
-    run = train(online, [pool_folder], tmp_path / "run", show=False)
+    run = start_run(online, [pool_folder], tmp_path / "run", show=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["online_pruned_share"] for line in lines[:3]] == [0, 0, 0]
     assert {"online_threshold", "online_strength_q10", "online_strength_q50", "online_negative_share"} <= set(lines[0])
@@ -151,12 +161,12 @@ def test_a_run_prunes_after_the_warm_up_and_says_so(tmp_path: Path, pool_folder:
 def test_an_online_run_resumes_exactly(
     tmp_path: Path, pool_folder: Path, online: TrainConfig, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(online, [pool_folder], tmp_path / "whole", show=False)
+    whole = start_run(online, [pool_folder], tmp_path / "whole", show=False)
     with monkeypatch.context() as patch:
         die_after(step, patch)
         with pytest.raises(Killed):
-            train(online, [pool_folder], tmp_path / "run", show=False)
-    resume(tmp_path / "run", show=False)
+            start_run(online, [pool_folder], tmp_path / "run", show=False)
+    resume_run(tmp_path / "run", show=False)
     assert same_files(whole / "model.safetensors", tmp_path / "run" / "model.safetensors")
     thresholds = [
         [json.loads(line)["online_threshold"] for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -166,9 +176,9 @@ def test_an_online_run_resumes_exactly(
 
 
 def test_a_line_of_metrics_where_everything_was_pruned() -> None:
-    line = online_line([OnlineStep(1.0, 1.0, 0.3, torch.empty(0))])
+    line = summarize_online([OnlineSummary(1.0, 1.0, 0.3, torch.empty(0))])
     assert line == {"online_easy_share": 1.0, "online_pruned_share": 1.0, "online_threshold": 0.3}
-    assert online_line([]) == {}
+    assert summarize_online([]) == {}
 
 
 def test_a_batch_that_is_pruned_whole_teaches_nothing(walled: TrainConfig) -> None:
@@ -176,9 +186,9 @@ def test_a_batch_that_is_pruned_whole_teaches_nothing(walled: TrainConfig) -> No
     images, labels, _ = along([0.1, 0.12, 0.15, 0.2])
     model = Wall(0.5)
     model.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-    piece = StepBatch(0, images, labels, torch.full((4,), EPS), np.arange(4), 4)
-    ranks = Ranks(0, 1, torch.device("cpu"))
-    outcome, trained, chosen = online_loss(model, OnlineState(0.01), ranks, images, labels, piece, config)
+    piece = TrainBatch(0, images, labels, torch.full((4,), EPS), np.arange(4), 4)
+    processes = ProcessGroup(0, 1, torch.device("cpu"))
+    outcome, trained, chosen = compute_online_loss(model, OnlineState(0.01), processes, images, labels, piece, config)
     assert (len(trained), chosen.pruned_share, outcome.loss.item()) == (0, 1.0, 0.0)
     outcome.loss.backward()  # type: ignore[no-untyped-call]
     assert model.scale.grad is not None
@@ -186,10 +196,12 @@ def test_a_batch_that_is_pruned_whole_teaches_nothing(walled: TrainConfig) -> No
 
 
 def test_the_threshold_is_part_of_a_checkpoint(tmp_path: Path, pool_folder: Path, online: TrainConfig) -> None:
-    run = train(online, [pool_folder], tmp_path / "run", show=False)
+    run = start_run(online, [pool_folder], tmp_path / "run", show=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    parts = make_parts(make_model(online, RunFolder(run).read()[1]), online, Ranks(0, 1, torch.device("cpu")))
-    progress = load_newest(run / "checkpoint", parts.model, parts.average, parts.optimizer, tell=print)
+    state = make_train_state(
+        make_model(online, RunFolder(run).read()[1]), online, ProcessGroup(0, 1, torch.device("cpu"))
+    )
+    progress = load_newest(run / "checkpoint", state.model, state.average, state.optimizer, tell=print)
     assert progress is not None
     assert progress.online_threshold == lines[-1]["online_threshold"]
     assert progress.online_threshold != 2 * online.attack.eps
@@ -202,7 +214,7 @@ def test_a_plan_is_used_for_what_it_keeps_only(
     plan = Plan(
         torch.arange(len(pool)), torch.ones(len(pool), dtype=torch.bool), torch.zeros(len(pool)), pool.fingerprint
     )
-    train(online, [pool_folder], tmp_path / "run", plan=plan.save(tmp_path / "plan.parquet"), show=False)
+    start_run(online, [pool_folder], tmp_path / "run", plan=plan.save(tmp_path / "plan.parquet"), show=False)
     assert "online training finds strengths itself" in capsys.readouterr().err
 
 
@@ -216,4 +228,4 @@ def test_a_plan_is_used_for_what_it_keeps_only(
 )
 def test_bad_input(online: TrainConfig, change: dict[str, object], sentence: str) -> None:
     with pytest.raises(PumaError, match=sentence):
-        check(replace(online, **change))  # type: ignore[arg-type]
+        check_train_config(replace(online, **change))  # type: ignore[arg-type]

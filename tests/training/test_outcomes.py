@@ -7,13 +7,14 @@ import pytest
 from conftest import Run
 from puma import Pool, PumaError
 from puma.planning.build import Pruning, Strength, make_plan
+from puma.processes import ProcessGroup, resolve_device
 from puma.scores.record import OutcomeRecord, outcome_file, read_outcomes
 from puma.scores.table import open_named
 from puma.training import TrainConfig, loop
-from puma.training.distributed import Ranks, checked_device
-from puma.training.outcomes import difficulty_scores
-from puma.training.run import gather, make_source, resume, train
-from puma.training.step import Parts, StepResult, train_step
+from puma.training.batches import load_samples, make_batch_source
+from puma.training.outcomes import score_difficulty
+from puma.training.run import resume_run, start_run
+from puma.training.step import StepResult, TrainState, train_step
 
 from .conftest import WritePool
 from .test_run import Killed, die_after
@@ -24,11 +25,11 @@ def test_difficulty_against_what_every_step_said(
 ) -> None:
     pools = [write("real", 40), write("generated", 30, origin=1, seed=1)]
     config = replace(mixed_config, held_out=8)
-    source = make_source(config, gather(config, pools, None), Ranks(0, 1, checked_device("cpu")))
+    source = make_batch_source(config, load_samples(config, pools, None), ProcessGroup(0, 1, resolve_device("cpu")))
     seen: dict[int, list[bool]] = {}
 
-    def listening(parts: Parts, batch: object, config: TrainConfig) -> StepResult:
-        result = train_step(parts, batch, config)  # type: ignore[arg-type]
+    def listening(state: TrainState, batch: object, config: TrainConfig) -> StepResult:
+        result = train_step(state, batch, config)  # type: ignore[arg-type]
         ids = source.pool.sample_id[source.sampler.positions(batch.step)]  # type: ignore[attr-defined]
         assert result.clean_right is not None
         for sample_id, right in zip(ids, result.clean_right.tolist(), strict=True):
@@ -36,8 +37,8 @@ def test_difficulty_against_what_every_step_said(
         return result
 
     monkeypatch.setattr(loop, "train_step", listening)
-    run = train(config, pools, tmp_path / "run", show=False)
-    scores = {score.kind: score for score in difficulty_scores(run)}
+    run = start_run(config, pools, tmp_path / "run", show=False)
+    scores = {score.kind: score for score in score_difficulty(run)}
     assert set(scores) == {"cd_clean", "cd_adversarial", "forgetting_clean", "forgetting_adversarial"}
     assert len(scores["cd_clean"]) == 70
     for sample_id, value in zip(scores["cd_clean"].sample_id, scores["cd_clean"].score, strict=True):
@@ -52,18 +53,18 @@ def test_difficulty_against_what_every_step_said(
 def test_a_resumed_run_has_the_outcomes_of_an_undisturbed_one(
     tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(config, [pool_folder], tmp_path / "whole", show=False)
+    whole = start_run(config, [pool_folder], tmp_path / "whole", show=False)
     with monkeypatch.context() as patch:
         die_after(4, patch)
         with pytest.raises(Killed):
-            train(config, [pool_folder], tmp_path / "run", show=False)
-    resume(tmp_path / "run", show=False)
-    for one, two in zip(difficulty_scores(whole), difficulty_scores(tmp_path / "run"), strict=True):
+            start_run(config, [pool_folder], tmp_path / "run", show=False)
+    resume_run(tmp_path / "run", show=False)
+    for one, two in zip(score_difficulty(whole), score_difficulty(tmp_path / "run"), strict=True):
         assert np.array_equal(one.score, two.score, equal_nan=True)
 
 
 def test_scores_on_the_command_line(tmp_path: Path, pool_folder: Path, config: TrainConfig, puma: Run) -> None:
-    run = train(config, [pool_folder], tmp_path / "run", show=False)
+    run = start_run(config, [pool_folder], tmp_path / "run", show=False)
     cd, el2n = str(tmp_path / "cd.parquet"), str(tmp_path / "el2n.parquet")
     code, said, _ = puma("scores", "cd", str(run), "--out", cd)
     assert code == 0
@@ -82,8 +83,8 @@ def test_scores_on_the_command_line(tmp_path: Path, pool_folder: Path, config: T
 
 
 def test_outcomes_of_two_processes_are_put_together(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
-    run = train(config, [pool_folder], tmp_path / "run", show=False)
-    alone = difficulty_scores(run)
+    run = start_run(config, [pool_folder], tmp_path / "run", show=False)
+    alone = score_difficulty(run)
     for kind in ("clean", "adversarial"):
         file = outcome_file(run, kind)
         right = read_outcomes(file, config.batch_size, range(config.steps))
@@ -92,7 +93,7 @@ def test_outcomes_of_two_processes_are_put_together(tmp_path: Path, pool_folder:
                 for row in right:
                     record.add(row[rank::2])  # a process gets every second sample of a batch
         file.unlink()
-    for one, two in zip(alone, difficulty_scores(run), strict=True):
+    for one, two in zip(alone, score_difficulty(run), strict=True):
         assert np.array_equal(one.score, two.score, equal_nan=True)
 
 
@@ -102,24 +103,24 @@ def test_another_number_of_processes_goes_on_without_recording(
     with monkeypatch.context() as patch:
         die_after(4, patch)
         with pytest.raises(Killed):
-            train(config, [pool_folder], tmp_path / "run", show=False)
+            start_run(config, [pool_folder], tmp_path / "run", show=False)
     for kind in ("clean", "adversarial"):
         outcome_file(tmp_path / "run", kind).rename(outcome_file(tmp_path / "run", kind, 0, 2))
-    resume(tmp_path / "run", show=False)
+    resume_run(tmp_path / "run", show=False)
     with pytest.raises(PumaError, match="has not ended, or was resumed by other processes"):
-        difficulty_scores(tmp_path / "run")
+        score_difficulty(tmp_path / "run")
 
 
 def test_a_replaced_plan_is_noticed(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
     pool, path = Pool.open(pool_folder), tmp_path / "plan.parquet"
     make_plan(pool, Pruning(random=0.2), Strength("constant", 0.1)).save(path)
-    run = train(config, [pool_folder], tmp_path / "run", plan=path, show=False)
+    run = start_run(config, [pool_folder], tmp_path / "run", plan=path, show=False)
     make_plan(pool, Pruning(random=0.2, seed=1), Strength("constant", 0.1)).save(path)
     with pytest.raises(PumaError, match="the pool or plan has changed"):
-        difficulty_scores(run)
+        score_difficulty(run)
 
 
 def test_runs_without_outcomes_are_told(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
-    run = train(replace(config, record_outcomes=False), [pool_folder], tmp_path / "run", show=False)
+    run = start_run(replace(config, record_outcomes=False), [pool_folder], tmp_path / "run", show=False)
     with pytest.raises(PumaError, match="has no recorded outcomes; train with --record-outcomes"):
-        difficulty_scores(run)
+        score_difficulty(run)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from puma import Plan, Pool, PumaError
 from puma.training import TrainConfig, loop
-from puma.training.checkpoint import checkpoints
+from puma.training.batches import TrainBatch, load_samples
+from puma.training.checkpoint import list_checkpoints
 from puma.training.config import ComputeConfig
-from puma.training.feed import StepBatch
-from puma.training.run import gather, resume, train
-from puma.training.step import Parts, StepResult, train_step
+from puma.training.run import resume_run, start_run
+from puma.training.step import StepResult, TrainState, train_step
 
 from .conftest import WritePool
 
@@ -31,8 +31,8 @@ class Killed(BaseException):
 
 
 def die_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dying(parts: Parts, batch: StepBatch, config: TrainConfig) -> StepResult:
-        result = train_step(parts, batch, config)
+    def dying(state: TrainState, batch: TrainBatch, config: TrainConfig) -> StepResult:
+        result = train_step(state, batch, config)
         if batch.step == step:
             raise Killed
         return result
@@ -52,7 +52,7 @@ def plan_of(pool: Pool, path: Path, keep: Tensor, strength: Tensor) -> Path:
 @pytest.fixture
 def whole(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> Path:
     """An undisturbed run."""
-    return train(config, [pool_folder], tmp_path / "whole", show=False)
+    return start_run(config, [pool_folder], tmp_path / "whole", show=False)
 
 
 def test_a_run_leaves_its_files(whole: Path, config: TrainConfig) -> None:
@@ -67,7 +67,7 @@ def test_a_run_leaves_its_files(whole: Path, config: TrainConfig) -> None:
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert [line["samples"] for line in lines] == [16 * step for step in range(1, STEPS + 1)]
     assert all({"loss", "clean_accuracy", "attacked_accuracy", "waiting", "lr"} <= line.keys() for line in lines)
-    assert [path.name for path in checkpoints(whole / "checkpoint")] == [
+    assert [path.name for path in list_checkpoints(whole / "checkpoint")] == [
         "step-0000000008.safetensors",
         "step-0000000006.safetensors",
     ]
@@ -89,9 +89,9 @@ def test_resume_is_bit_identical_at_every_step(
     with monkeypatch.context() as patch:
         die_after(step, patch)
         with pytest.raises(Killed):
-            train(config, [pool_folder], out, show=False)
+            start_run(config, [pool_folder], out, show=False)
     assert not (out / "model.safetensors").exists()
-    resume(out, show=False)
+    resume_run(out, show=False)
     assert same_files(out / "model.safetensors", whole / "model.safetensors")
     newest = "checkpoint/step-0000000008.safetensors"
     assert same_files(out / newest, whole / newest)
@@ -108,8 +108,8 @@ from puma.cli import main
 where, step = sys.argv[1], int(sys.argv[2])
 real_step, real_save = loop.train_step, checkpoint.save_file
 
-def train_step(parts, batch, config):
-    result = real_step(parts, batch, config)
+def train_step(state, batch, config):
+    result = real_step(state, batch, config)
     if where == "step" and batch.step == step:
         os.kill(os.getpid(), signal.SIGKILL)
     return result
@@ -136,8 +136,8 @@ def test_kill_9_is_survived(
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     died = subprocess.run([sys.executable, "-c", KILL, where, str(step), *words], env=environment, check=False)
     assert died.returncode == -signal.SIGKILL
-    assert checkpoints(out / "checkpoint")[0].name == "step-0000000004.safetensors"
-    resume(out, config, show=False)
+    assert list_checkpoints(out / "checkpoint")[0].name == "step-0000000004.safetensors"
+    resume_run(out, config, show=False)
     assert same_files(out / "model.safetensors", whole / "model.safetensors")
     assert not list(out.rglob("*partial*"))
 
@@ -154,10 +154,10 @@ def test_a_cut_checkpoint_falls_back_and_ends_the_same(
     with monkeypatch.context() as patch:
         die_after(6, patch)
         with pytest.raises(Killed):
-            train(config, [pool_folder], out, show=False)
-    newest = checkpoints(out / "checkpoint")[0]
+            start_run(config, [pool_folder], out, show=False)
+    newest = list_checkpoints(out / "checkpoint")[0]
     newest.write_bytes(newest.read_bytes()[:-9])
-    resume(out, show=False)
+    resume_run(out, show=False)
     said = capsys.readouterr().err
     assert "step-0000000006.safetensors is damaged" in said
     assert "resuming at step 4 of 8" in said
@@ -166,23 +166,23 @@ def test_a_cut_checkpoint_falls_back_and_ends_the_same(
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path) -> None:
     before = (whole / "model.safetensors").read_bytes()
-    resume(whole, show=False)
+    resume_run(whole, show=False)
     assert (whole / "model.safetensors").read_bytes() == before
 
 
 def test_another_config_is_told_with_its_differences(whole: Path, config: TrainConfig) -> None:
     other = replace(config, seed=3, optimizer=replace(config.optimizer, lr=0.05))
     with pytest.raises(PumaError, match=r"seed: 0 in the run, 3 asked; optimizer.lr: 0.2 in the run, 0.05 asked"):
-        resume(whole, other, show=False)
+        resume_run(whole, other, show=False)
 
 
 def test_a_folder_in_use_is_not_overwritten(
     whole: Path, pool_folder: Path, config: TrainConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(PumaError, match="puma train --resume"):
-        train(config, [pool_folder], whole, show=False)
+        start_run(config, [pool_folder], whole, show=False)
     with pytest.raises(PumaError, match="not a run"):
-        resume(tmp_path, show=False)
+        resume_run(tmp_path, show=False)
 
 
 def test_a_changed_pool_or_plan_is_told(
@@ -190,22 +190,22 @@ def test_a_changed_pool_or_plan_is_told(
 ) -> None:
     keep, strength = torch.ones(96, dtype=torch.bool), torch.full((96,), 0.1)
     plan = plan_of(pool, tmp_path / "plan.parquet", keep, strength)
-    run = train(config, [pool_folder], tmp_path / "run", plan=plan, show=False)
+    run = start_run(config, [pool_folder], tmp_path / "run", plan=plan, show=False)
     plan_of(pool, plan, keep, strength / 2)
     with pytest.raises(PumaError, match="the plan has changed"):
-        resume(run, show=False)
+        resume_run(run, show=False)
     plan_of(pool, plan, keep, strength)
     pool_folder.rename(tmp_path / "aside")
     write("pool", seed=5)
     with pytest.raises(PumaError, match="another pool"):
-        resume(run, show=False)
+        resume_run(run, show=False)
 
 
 def test_a_plan_with_one_strength_for_all_is_the_run_without_a_plan(
     tmp_path: Path, pool: Pool, pool_folder: Path, config: TrainConfig, whole: Path
 ) -> None:
     plan = plan_of(pool, tmp_path / "plan.parquet", torch.ones(96, dtype=torch.bool), torch.full((96,), 0.1))
-    run = train(config, [pool_folder], tmp_path / "planned", plan=plan, show=False)
+    run = start_run(config, [pool_folder], tmp_path / "planned", plan=plan, show=False)
     assert same_files(run / "model.safetensors", whole / "model.safetensors")
 
 
@@ -213,7 +213,7 @@ def test_a_plan_decides_what_is_trained_on(tmp_path: Path, pool: Pool, pool_fold
     keep = torch.arange(96) % 3 > 0
     strength = torch.linspace(-0.1, 0.1, 96)
     plan = plan_of(pool, tmp_path / "plan.parquet", keep, strength)
-    samples = gather(replace(config, held_out=10), [pool_folder], plan)
+    samples = load_samples(replace(config, held_out=10), [pool_folder], plan)
     assert len(samples.held_out) == 10
     expected = keep.numpy() & ~torch.isin(torch.arange(96), torch.from_numpy(samples.held_out.sample_id)).numpy()
     assert samples.train.sample_id.tolist() == expected.nonzero()[0].tolist()
@@ -231,16 +231,16 @@ def test_plans_that_cannot_be_used_are_told(
     everything, strength = torch.ones(96, dtype=torch.bool), torch.full((96,), 0.1)
     plan = plan_of(pool, tmp_path / "plan.parquet", everything, strength)
     with pytest.raises(PumaError, match="made for another pool"):
-        train(config, [write("other", seed=7)], tmp_path / "a", plan=plan, show=False)
+        start_run(config, [write("other", seed=7)], tmp_path / "a", plan=plan, show=False)
     short = Plan(torch.arange(90), everything[:90], strength[:90], pool.fingerprint).save(tmp_path / "short.parquet")
     with pytest.raises(PumaError, match="6 of the pool's 96 samples are missing"):
-        train(config, [pool_folder], tmp_path / "b", plan=short, show=False)
+        start_run(config, [pool_folder], tmp_path / "b", plan=short, show=False)
     nothing = plan_of(pool, tmp_path / "none.parquet", ~everything, strength)
     with pytest.raises(PumaError, match="keeps none"):
-        train(config, [pool_folder], tmp_path / "c", plan=nothing, show=False)
+        start_run(config, [pool_folder], tmp_path / "c", plan=nothing, show=False)
     assert not any((tmp_path / name).exists() for name in "abc")
     without_a_class = plan_of(pool, tmp_path / "lost.parquet", torch.from_numpy(pool.labels) != 4, strength)
-    train(config, [pool_folder], tmp_path / "d", plan=without_a_class, show=False)
+    start_run(config, [pool_folder], tmp_path / "d", plan=without_a_class, show=False)
     assert "warning: the plan leaves no sample of 4" in capsys.readouterr().err
 
 
@@ -248,25 +248,25 @@ def test_generated_images_are_mixed_in_or_missed(
     tmp_path: Path, write: WritePool, pool_folder: Path, mixed_config: TrainConfig
 ) -> None:
     with pytest.raises(PumaError, match="no generated samples; set generated_fraction to 0"):
-        train(mixed_config, [pool_folder], tmp_path / "a", show=False)
+        start_run(mixed_config, [pool_folder], tmp_path / "a", show=False)
     generated = write("generated", 40, origin=1, seed=1)
-    run = train(mixed_config, [pool_folder, generated], tmp_path / "b", show=False)
+    run = start_run(mixed_config, [pool_folder, generated], tmp_path / "b", show=False)
     assert (run / "model.safetensors").is_file()
     with pytest.raises(PumaError, match="no pool given"):
-        train(mixed_config, [], tmp_path / "c", show=False)
+        start_run(mixed_config, [], tmp_path / "c", show=False)
 
 
 def test_not_finite_stops_with_the_last_good_checkpoint(
     tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def poisoned(parts: Parts, batch: StepBatch, config: TrainConfig) -> StepResult:
+    def poisoned(state: TrainState, batch: TrainBatch, config: TrainConfig) -> StepResult:
         if batch.step == 5:
-            next(parts.model.parameters()).data.fill_(torch.nan)
-        return train_step(parts, batch, config)
+            next(state.model.parameters()).data.fill_(torch.nan)
+        return train_step(state, batch, config)
 
     monkeypatch.setattr(loop, "train_step", poisoned)
     with pytest.raises(PumaError, match=r"not finite.*last good checkpoint is .*step-0000000004") as caught:
-        train(config, [pool_folder], tmp_path / "run", show=False)
+        start_run(config, [pool_folder], tmp_path / "run", show=False)
     assert "--optimizer.lr" in str(caught.value)
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
@@ -276,13 +276,13 @@ def test_a_huge_loss_is_caught_before_the_weights_change(
 ) -> None:
     wild = replace(config, loss="standard", optimizer=replace(config.optimizer, lr=1e38))
     with pytest.raises(PumaError, match=r"not finite.*there is no checkpoint yet"):
-        train(replace(wild, checkpoint_every=10_000), [pool_folder], tmp_path / "run", show=False)
+        start_run(replace(wild, checkpoint_every=10_000), [pool_folder], tmp_path / "run", show=False)
 
 
 def first_step(tmp_path: Path, pool_folder: Path, config: TrainConfig, name: str) -> dict[str, Tensor]:
     short = replace(config, samples_seen=config.batch_size)
-    run = train(short, [pool_folder], tmp_path / name, show=False)
-    return load_file(checkpoints(run / "checkpoint")[0])
+    run = start_run(short, [pool_folder], tmp_path / name, show=False)
+    return load_file(list_checkpoints(run / "checkpoint")[0])
 
 
 def without_batchnorm() -> torch.nn.Sequential:
@@ -306,7 +306,7 @@ def test_a_net_for_other_classes_is_told(
 ) -> None:
     monkeypatch.setattr("puma.training.run.build", lambda *_, **__: without_batchnorm()[:2])
     with pytest.raises(PumaError, match=r"gives logits \(1, 16\) for a pool of 10 classes"):
-        train(config, [pool_folder], tmp_path / "run", show=False)
+        start_run(config, [pool_folder], tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
 
 
@@ -315,12 +315,12 @@ def test_half_precision_stays_close_and_resumes_exactly(
     precision: str, tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(config, compute=ComputeConfig(precision=precision))  # type: ignore[arg-type]
-    run = train(config, [pool_folder], tmp_path / "half", show=False)
+    run = start_run(config, [pool_folder], tmp_path / "half", show=False)
     with monkeypatch.context() as patch:
         die_after(4, patch)
         with pytest.raises(Killed):
-            train(config, [pool_folder], tmp_path / "cut", show=False)
-    again = resume(tmp_path / "cut", show=False)
+            start_run(config, [pool_folder], tmp_path / "cut", show=False)
+    again = resume_run(tmp_path / "cut", show=False)
     assert same_files(run / "model.safetensors", again / "model.safetensors")
     full = first_step(tmp_path, pool_folder, replace(config, compute=ComputeConfig()), "full")
     half = first_step(tmp_path, pool_folder, config, "first")
@@ -355,7 +355,7 @@ def test_held_out_images_are_evaluated_and_the_best_is_kept(
     tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = replace(config, held_out=20, evaluate_every=48, select="best")
-    run = train(watched, [pool_folder], tmp_path / "watched", show=False)
+    run = start_run(watched, [pool_folder], tmp_path / "watched", show=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     seen = [line for line in lines if "held_out_samples" in line]
     assert [line["step"] for line in seen] == [3, 6, 8]
@@ -364,8 +364,8 @@ def test_held_out_images_are_evaluated_and_the_best_is_kept(
     with monkeypatch.context() as patch:
         die_after(6, patch)
         with pytest.raises(Killed):
-            train(watched, [pool_folder], tmp_path / "cut", show=False)
-    again = resume(tmp_path / "cut", show=False)
+            start_run(watched, [pool_folder], tmp_path / "cut", show=False)
+    again = resume_run(tmp_path / "cut", show=False)
     assert same_files(run / "model.safetensors", again / "model.safetensors")
 
 
@@ -373,7 +373,7 @@ def test_the_global_generator_and_thread_count_are_left_alone(
     tmp_path: Path, pool_folder: Path, config: TrainConfig
 ) -> None:
     before = torch.get_rng_state()
-    train(config, [pool_folder], tmp_path / "run", show=False)
+    start_run(config, [pool_folder], tmp_path / "run", show=False)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -399,7 +399,7 @@ def test_configs_that_cannot_run_are_told(
     if "GPU" in sentence and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(PumaError, match=sentence):
-        train(change(config), [pool_folder], tmp_path / "run", show=False)
+        start_run(change(config), [pool_folder], tmp_path / "run", show=False)
 
 
 def test_a_compiled_run_ends_with_the_same_weights(
@@ -407,7 +407,9 @@ def test_a_compiled_run_ends_with_the_same_weights(
 ) -> None:
     compile_model = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="eager"))
-    run = train(replace(config, compute=ComputeConfig(compile=True)), [pool_folder], tmp_path / "compiled", show=False)
+    run = start_run(
+        replace(config, compute=ComputeConfig(compile=True)), [pool_folder], tmp_path / "compiled", show=False
+    )
     compiled, plain = load_file(run / "model.safetensors"), load_file(whole / "model.safetensors")
     assert compiled.keys() == plain.keys()
     for name, tensor in plain.items():
@@ -417,13 +419,13 @@ def test_a_compiled_run_ends_with_the_same_weights(
 def test_memory_stays_flat(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
     alive: list[int] = []
 
-    def counted(parts: Parts, batch: StepBatch, settings: TrainConfig) -> StepResult:
-        result = train_step(parts, batch, settings)
+    def counted(state: TrainState, batch: TrainBatch, settings: TrainConfig) -> StepResult:
+        result = train_step(state, batch, settings)
         gc.collect()
         alive.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
         return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_step", counted)
-        train(replace(config, samples_seen=16 * 12, log_every=2), [pool_folder], tmp_path / "run", show=False)
+        start_run(replace(config, samples_seen=16 * 12, log_every=2), [pool_folder], tmp_path / "run", show=False)
     assert max(alive[4:]) <= max(alive[2:6])

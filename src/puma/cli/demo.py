@@ -21,7 +21,7 @@ from puma.planning import Plan
 from puma.report.experiment_record import RECORD_FILE, read_record
 from puma.report.page import check_out, write_report
 from puma.report.statistics import AccuracyDifference, estimate_accuracy, subtract_estimates, subtract_paired
-from puma.training import recipe
+from puma.training import find_recipe
 
 EXTRA = 6000
 SAMPLES_SEEN = 30_000
@@ -66,7 +66,7 @@ def demo(
 
 
 def _setting(samples_seen: int) -> Setting:
-    digits = recipe("small-digits")
+    digits = find_recipe("small-digits")
     config = replace(
         digits,
         samples_seen=samples_seen,

@@ -17,13 +17,13 @@ from puma.planning.show import describe
 from puma.pools import Pool, open_pools
 from puma.scores.table import open_scores
 from puma.training import TrainConfig
-from puma.training.recipes import recipe
-from puma.training.run import ensure_trained
+from puma.training.recipes import find_recipe
+from puma.training.run import ensure_run
 
 
 def iterate_for(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
-    begun = recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
+    begun = find_recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
 
     def iterate(
         pools: Positional[tuple[Path, ...]],
@@ -60,13 +60,13 @@ def iterate_for(words: Sequence[str]) -> Callable[..., None]:
         pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
         check(pruning, strength)
         method_named(method)
-        run = first or ensure_trained(settings, pools, out / "run-0")
+        run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measured(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
             made = make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
             print(f"round {turn}: {describe(made).splitlines()[0]}")
             plan = _saved(made, out / f"plan-{turn}.parquet")
-            run = ensure_trained(settings, pools, out / f"run-{turn}", plan=plan)
+            run = ensure_run(settings, pools, out / f"run-{turn}", plan=plan)
         print(f"model: {run / 'model.safetensors'}")
 
     return iterate

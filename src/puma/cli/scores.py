@@ -12,9 +12,9 @@ from puma.pools import open_pools
 from puma.scores import Scores
 from puma.scores.el2n import el2n as score_el2n
 from puma.scores.table import save_scores
-from puma.training import recipe as recipe_named
-from puma.training.outcomes import difficulty_scores
-from puma.training.run import ensure_trained
+from puma.training import find_recipe
+from puma.training.outcomes import score_difficulty
+from puma.training.run import ensure_run
 
 
 def cd(run: Positional[Path], /, *, out: Path, force: bool = False) -> None:
@@ -26,7 +26,7 @@ def cd(run: Positional[Path], /, *, out: Path, force: bool = False) -> None:
         force: replace an existing file.
     """
     _check_free(out, force)
-    scores = difficulty_scores(run, show=True)
+    scores = score_difficulty(run, show=True)
     for score in scores:
         _print_summary(score)
     print(f"scores: {save_scores(scores, out)}")
@@ -60,12 +60,12 @@ def el2n(
     if nets < 1:
         raise PumaError(f"EL2N needs at least one net, got {nets}.")
     settings = replace(
-        recipe_named(recipe), loss="standard", samples_seen=samples_seen, held_out=0, evaluate_every=0, select="last"
+        find_recipe(recipe), loss="standard", samples_seen=samples_seen, held_out=0, evaluate_every=0, select="last"
     )
     pool = open_pools(pools)
     folders = [runs / f"net-{seed + index}" for index in range(nets)]
     for index, folder in enumerate(folders):
-        ensure_trained(replace(settings, seed=seed + index), pools, folder)
+        ensure_run(replace(settings, seed=seed + index), pools, folder)
     models = (load_model(str(folder), pool.num_classes) for folder in folders)
     values = score_el2n(models, pool, progress=True).numpy()
     score = Scores("el2n", pool.sample_id, values, pool.fingerprint, {"nets": str(nets), "recipe": recipe})

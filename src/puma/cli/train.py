@@ -9,8 +9,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from puma.errors import PumaError
-from puma.training.config import TrainConfig, check, to_dict
-from puma.training.recipes import recipe
+from puma.training.config import TrainConfig, check_train_config, config_to_dict
+from puma.training.recipes import find_recipe
 from puma.training.run_folder import RunFolder
 
 DEFAULT_RECIPE = "small-digits"
@@ -19,7 +19,7 @@ DEFAULT_RECIPE = "small-digits"
 def train_for(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe, or of the run to resume, that ``words`` name."""
     run = value_of("--resume", words)
-    begun = RunFolder(Path(run)).read()[0] if run else recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
+    begun = RunFolder(Path(run)).read()[0] if run else find_recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
 
     def train(
         pools: Positional[tuple[Path, ...]] = (),
@@ -52,9 +52,9 @@ def train_for(words: Sequence[str]) -> Callable[..., None]:
         elif out is None:
             raise PumaError("say where the run goes with --out DIR.")
         else:
-            from puma.training.run import train
+            from puma.training.run import start_run
 
-            finished(train(settings, pools, out, plan=plan))
+            finished(start_run(settings, pools, out, plan=plan))
 
     return train
 
@@ -71,7 +71,7 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
 
 def take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path | None, plan: Path | None) -> None:
     """Resume a run; pools, plan or folder other than its own raise."""
-    from puma.training.run import resume
+    from puma.training.run import resume_run
 
     inputs = RunFolder(run).read()[1]
     asked = {"pools": [str(path.resolve()) for path in pools], "plan": str(plan.resolve()) if plan else None}
@@ -80,18 +80,18 @@ def take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path
     for name, value in asked.items():
         if value and value != own[name]:
             raise PumaError(f"{run} was begun with {name} {own[name]}, not {value}; --resume alone is enough.")
-    finished(resume(run, settings))
+    finished(resume_run(run, settings))
 
 
 def print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None) -> None:
     """Print the resolved settings and an estimate of the cost."""
-    from puma.training.estimate import describe, estimate
-    from puma.training.run import gather
+    from puma.training.batches import load_samples
+    from puma.training.estimate import estimate_cost, format_cost
 
-    check(settings)
-    inputs = gather(settings, pools, plan).inputs if pools else None
-    print(json.dumps(to_dict(settings), indent=1))
-    print(describe(settings, estimate(settings, inputs)))
+    check_train_config(settings)
+    inputs = load_samples(settings, pools, plan).inputs if pools else None
+    print(json.dumps(config_to_dict(settings), indent=1))
+    print(format_cost(settings, estimate_cost(settings, inputs)))
 
 
 def finished(run: Path) -> None:

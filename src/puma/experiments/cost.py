@@ -11,8 +11,8 @@ from puma.experiments.run import fitting, models_of, needed_amounts
 from puma.experiments.spec import Amount, Experiment, Model
 from puma.experiments.workspace import Workspace
 from puma.training.config import TrainConfig
-from puma.training.estimate import estimate
-from puma.training.run_folder import Inputs
+from puma.training.estimate import estimate_cost
+from puma.training.run_folder import RunInputs
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def cost(experiment: Experiment, workspace: Workspace) -> Cost:
         trainings[config.model] = trainings.get(config.model, 0) + 1
         samples += config.samples_seen
         if config not in timed:
-            timed[config] = estimate(config, _shape(workspace)).seconds_per_sample
+            timed[config] = estimate_cost(config, _shape(workspace)).seconds_per_sample
         seconds += timed[config] * config.samples_seen
     return Cost(trainings, samples, seconds / 3600)
 
@@ -69,9 +69,9 @@ def in_short(experiment: Experiment | PerceptronFigure) -> str:
     return f"{len(models)} trainings: {', '.join(told)}"
 
 
-def _shape(workspace: Workspace) -> Inputs:
+def _shape(workspace: Workspace) -> RunInputs:
     channels = 3 if workspace.setting.dataset == "cifar10" else 1
-    return Inputs((), None, "", None, 10, channels)
+    return RunInputs((), None, "", None, 10, channels)
 
 
 def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, only: Collection[str] = ()) -> str:

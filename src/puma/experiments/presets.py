@@ -8,10 +8,8 @@ from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
 from puma.experiments.spec import Amount, Net
 from puma.margins.methods import method_named
-from puma.training import TrainConfig, recipe
-from puma.training.config import check
-from puma.training.feed import AugmentConfig
-from puma.training.inner_attack import AttackConfig
+from puma.training import TrainConfig, find_recipe
+from puma.training.config import AttackConfig, AugmentConfig, check_train_config
 
 ALL = 0  # as a number of images
 
@@ -72,14 +70,14 @@ _SMOKE = TrainConfig(
     augment=AugmentConfig(padding=1, flip=False),
 )
 _FASHION = replace(
-    recipe("small-fashion-14px"),
+    find_recipe("small-fashion-14px"),
     samples_seen=100_000,
     generated_fraction=0.7,
     held_out=1000,
     evaluate_every=10_000,
 )
 _CIFAR = replace(
-    recipe("small-cifar10"),
+    find_recipe("small-cifar10"),
     model="small-32px",
     samples_seen=100_000,
     generated_fraction=0.5,
@@ -103,7 +101,7 @@ _PAPER_RECIPES: Mapping[Net, str] = {
     "widest": "wang2023-wrn70-16",
 }
 # the paper reports the last epoch, not the checkpoint that was best on held-out images
-_PAPER_NETS = {role: replace(recipe(name), select="last") for role, name in _PAPER_RECIPES.items()}
+_PAPER_NETS = {role: replace(find_recipe(name), select="last") for role, name in _PAPER_RECIPES.items()}
 
 PRESETS = ("smoke", "small", "paper")
 SETTINGS: tuple[Setting, ...] = (
@@ -217,7 +215,7 @@ def changed(setting: Setting, changes: Changes) -> Setting:
         method_named(changes.method)
     nets = {role: _changed(config, changes) for role, config in setting.nets.items()}
     for config in nets.values():
-        check(config)
+        check_train_config(config)
     evaluation = setting.evaluation
     if changes.test_samples is not None:
         if changes.test_samples < 0:

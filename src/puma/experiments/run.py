@@ -18,8 +18,8 @@ from puma.experiments.results import Keep, Line, Provenance, checked_table, stor
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
 from puma.experiments.workspace import Workspace, plan_counts
 from puma.margins.table import read_margins
+from puma.processes import resolve_device
 from puma.report.training_curves import read_metrics
-from puma.training.distributed import checked_device
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
 
@@ -105,7 +105,7 @@ def check_inputs(experiment: Experiment, rows: list[Row], workspace: Workspace, 
         raise PumaError(f"give at least one seed, got {seeds}.")
     if not rows:
         raise PumaError(f"preset {workspace.setting.preset} has no net for that row of {experiment.name}; run others.")
-    checked_device(workspace.setting.nets["main"].compute.device)
+    resolve_device(workspace.setting.nets["main"].compute.device)
     check_config(workspace.setting.evaluation, workspace.setting.eps)
     amounts: set[Amount] = set()
     for row in rows:

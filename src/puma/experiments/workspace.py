@@ -26,12 +26,11 @@ from puma.models import load_model
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.pools import Origin, Pool, open_pools
+from puma.processes import resolve_device
 from puma.scores.table import open_scores, save_scores
-from puma.training.config import TrainConfig, to_dict
-from puma.training.distributed import checked_device
-from puma.training.online import OnlineConfig
-from puma.training.outcomes import difficulty_scores
-from puma.training.run import begin_training, ensure_trained
+from puma.training.config import OnlineConfig, TrainConfig, config_to_dict
+from puma.training.outcomes import score_difficulty
+from puma.training.run import create_run, ensure_run
 from puma.training.run_folder import RunFolder
 
 _MADE_BY = "made-by.json"
@@ -68,13 +67,17 @@ class Workspace:
         plan = None if model.planned is None else self.plan(model.planned, pools, seed)
         config = self.config(model, seed, pools)
         fingerprint = open_pools(pools).fingerprint
-        parts: dict[str, Any] = {"config": to_dict(config), "pools": fingerprint, "plan": plan and _hash_of(plan)}
+        parts: dict[str, Any] = {
+            "config": config_to_dict(config),
+            "pools": fingerprint,
+            "plan": plan and _hash_of(plan),
+        }
         if self.processes > 1:  # BN sees a process's share of the batch
             parts["processes"] = self.processes
         out = self.path / "runs" / f"{described(model)}-seed{seed}-{_key(parts)}"
         with locked(out) as lock:
             if self.processes == 1:
-                ensure_trained(config, pools, out, plan=plan)
+                ensure_run(config, pools, out, plan=plan)
             else:
                 self._train_together(config, pools, out, plan, lock)
             if not (out / _MADE_BY).is_file():
@@ -120,7 +123,7 @@ class Workspace:
         run = self.trained(model, seed)
         out = self.path / "scores" / f"{run.name}.parquet"
         with locked(out):
-            return out if out.is_file() else save_scores(difficulty_scores(run, show=True), out)
+            return out if out.is_file() else save_scores(score_difficulty(run, show=True), out)
 
     def plan(self, planned: Planned, pools: Sequence[Path], seed: int) -> Path:
         """Return the plan for pools, making the scores it goes by first."""
@@ -158,7 +161,7 @@ class Workspace:
         out = self.path / "evaluations" / f"{run.name}-{key}"
         with locked(out):
             if not has_evaluation(out):
-                place = checked_device(self._device)
+                place = resolve_device(self._device)
                 result = evaluate_pool(
                     self._model(run, pool), pool, eps, config, device=place, state_path=out / "state.json", show=True
                 )
@@ -173,7 +176,7 @@ class Workspace:
     def _model(self, run: Path, pool: Pool) -> nn.Module:
         with reading(run):
             loaded = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
-        return loaded.to(checked_device(self._device))
+        return loaded.to(resolve_device(self._device))
 
     def _online(self, online: Online) -> OnlineConfig:
         return OnlineConfig(
@@ -183,7 +186,7 @@ class Workspace:
     def _train_together(
         self, config: TrainConfig, pools: Sequence[Path], out: Path, plan: Path | None, lock: int
     ) -> None:
-        begin_training(config, pools, out, plan=plan)
+        create_run(config, pools, out, plan=plan)
         if not RunFolder(out).model.is_file():
             self._together("train", "--resume", str(out), lock=lock)
 

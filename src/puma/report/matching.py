@@ -11,8 +11,8 @@ from puma.errors import PumaError
 from puma.evaluation import EVALUATION_FILE, find_evaluations
 from puma.report.rows import ReportRow, ReportStudy, SeedFiles, open_plan, open_pool, open_run, read_pool_fingerprint
 from puma.report.samples import read_made_from, read_planned_eps
-from puma.training.config import TrainConfig, to_dict
-from puma.training.run_folder import Inputs
+from puma.training.config import TrainConfig, config_to_dict
+from puma.training.run_folder import RunInputs
 
 
 @dataclass
@@ -109,12 +109,12 @@ def _trained(
     return _RunRow(row, _same(config, inputs, plan), inputs.plan)
 
 
-def _same(config: TrainConfig, inputs: Inputs, plan: Path | None) -> dict[str, Any]:
+def _same(config: TrainConfig, inputs: RunInputs, plan: Path | None) -> dict[str, Any]:
     """Return what runs that differ only in their seed share: each seed has a plan of its own, made alike."""
     made_alike = {name: value for name, value in read_made_from(open_plan(plan)).items()
                   if name not in ("pruning.seed", "unscored")} if plan else None  # fmt: skip
     shared = {**asdict(inputs), "plan": made_alike or inputs.plan, "plan_fingerprint": None}
-    return {**to_dict(replace(config, seed=0)), **shared}
+    return {**config_to_dict(replace(config, seed=0)), **shared}
 
 
 def _evaluation(run: Path, notes: list[str]) -> Path | None:
@@ -139,7 +139,7 @@ def _moved(name: str | None, run: Path, known: list[Path]) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _margins_beside(plan: Path, inputs: Inputs) -> list[Path]:
+def _margins_beside(plan: Path, inputs: RunInputs) -> list[Path]:
     files = sorted(plan.parent.glob("margins*.parquet"))
     return [file for file in files if read_pool_fingerprint(file) == inputs.pool_fingerprint]
 

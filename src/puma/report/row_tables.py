@@ -13,7 +13,7 @@ from puma.report.rows import ReportStudy, RowResult, SeedFiles, compare_rows, li
 from puma.report.samples import SampleTable, describe_plan
 from puma.report.statistics import AccuracyDifference, AccuracyEstimate, choose_robust_attack
 from puma.report.svg import Markup, join_markup, make_table, make_tag
-from puma.training.config import to_dict
+from puma.training.config import config_to_dict
 
 MOST_CLASSES = 200
 Column = tuple[str, dict[str, str]]  # a header, and a cell for every class
@@ -250,7 +250,7 @@ def _list_versions(results: list[RowResult], study: ReportStudy) -> list[tuple[s
 def _list_shared_settings(results: list[RowResult], study: ReportStudy) -> list[tuple[str, str]]:
     told = _list_told(study)
     shown = [name for name in _SHOWN if name.rpartition(".")[2] not in told]
-    flat = [dict(flatten_settings(to_dict(result.config))) for result in results if result.config]
+    flat = [dict(flatten_settings(config_to_dict(result.config))) for result in results if result.config]
     return [
         (name, _format_setting(flat[0][name]))
         for name in shown
@@ -263,7 +263,9 @@ def _format_setting(value: object) -> str:
 
 
 def _make_settings(results: list[RowResult]) -> Iterator[Markup]:
-    flat = {result.row.name: dict(flatten_settings(to_dict(result.config))) for result in results if result.config}
+    flat = {
+        result.row.name: dict(flatten_settings(config_to_dict(result.config))) for result in results if result.config
+    }
     if not flat:
         return
     first, *others = flat.values()

@@ -23,7 +23,7 @@ from puma.report.statistics import (
 )
 from puma.report.training_curves import read_metrics
 from puma.training.config import TrainConfig
-from puma.training.run_folder import Inputs, RunFolder
+from puma.training.run_folder import RunFolder, RunInputs
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -144,7 +144,7 @@ def reading(name: str) -> Iterator[None]:
         raise PumaError(f"{name} is damaged ({type(error).__name__}: {error}); make it again.") from error
 
 
-def open_run(folder: Path) -> tuple[TrainConfig, Inputs]:
+def open_run(folder: Path) -> tuple[TrainConfig, RunInputs]:
     """Read what a run was begun with."""
     with reading(str(folder / "config.json")):
         config, inputs = RunFolder(folder).read()

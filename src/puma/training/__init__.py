@@ -1,7 +1,7 @@
 """Robust training: TRADES with a strength per sample, exact on resume, on one process or many."""
 
 from puma.training.config import TrainConfig
-from puma.training.recipes import RECIPES, recipe
-from puma.training.trades import trades_loss
+from puma.training.losses import trades_loss
+from puma.training.recipes import RECIPES, find_recipe
 
-__all__ = ["RECIPES", "TrainConfig", "recipe", "trades_loss"]
+__all__ = ["RECIPES", "TrainConfig", "find_recipe", "trades_loss"]

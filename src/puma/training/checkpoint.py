@@ -1,7 +1,6 @@
 """Checkpoints: one safetensors file each, written whole or not at all; the last two are kept."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
+from puma.files import replace_atomically
 from puma.training.optimizer import momentum_buffers, restore_momentum
 
 KEPT = 2
@@ -19,7 +19,7 @@ _PREFIX, _SUFFIX = "step-", ".safetensors"
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainProgress:
     """What a resumed run has to know besides tensors."""
 
     step: int
@@ -30,21 +30,13 @@ class Progress:
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file so that a reader, or a power cut, sees the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(plain, partial, metadata or {})
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replace_atomically(path) as partial:
+        save_file(plain, partial, metadata or {})
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD, progress: Progress
+    folder: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD, progress: TrainProgress
 ) -> Path:
     """Write a checkpoint, then delete those older than the last two."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,12 +47,12 @@ def save_checkpoint(
     }
     path = folder / f"{_PREFIX}{progress.step:010d}{_SUFFIX}"
     save_tensors(tensors, path, {"progress": json.dumps(asdict(progress))})
-    for old in checkpoints(folder)[KEPT:]:
+    for old in list_checkpoints(folder)[KEPT:]:
         old.unlink()
     return path
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first."""
     return sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), reverse=True)
 
@@ -72,15 +64,17 @@ def load_newest(
     optimizer: torch.optim.SGD,
     *,
     tell: Callable[[str], None],
-) -> Progress | None:
+) -> TrainProgress | None:
     """Restore the newest checkpoint that is whole and return its progress; None if there is none at all.
 
     A checkpoint that cannot be read is passed over for the one before it, which ``tell`` is told.
     """
-    found = checkpoints(folder)
+    found = list_checkpoints(folder)
     for path in found:
         try:
             return load_checkpoint(path, model, average, optimizer)
+        except PumaError:
+            raise
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             tell(f"checkpoint {path} is damaged ({error}); going back to the one before it.")
     if found:
@@ -90,7 +84,7 @@ def load_newest(
     return None
 
 
-def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD) -> Progress:
+def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD) -> TrainProgress:
     """Restore one checkpoint, all of it or nothing."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -105,4 +99,4 @@ def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer:
     except RuntimeError as error:
         raise PumaError(f"{path} does not fit the model in config.json; was either replaced?") from error
     restore_momentum(optimizer, model, parts["momentum"])
-    return Progress(**described)
+    return TrainProgress(**described)

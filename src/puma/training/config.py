@@ -1,6 +1,7 @@
-"""The whole configuration of a training run: read from JSON, checked, compared."""
+"""The whole configuration of a training run: its groups of settings, read from JSON, checked, compared."""
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,127 @@ from typing import Any, Literal
 
 from puma.errors import PumaError, unknown_name
 from puma.models.ema import EmaConfig
-from puma.training.feed import AugmentConfig
-from puma.training.inner_attack import AttackConfig
-from puma.training.online import OnlineConfig
-from puma.training.optimizer import OptimizerConfig
-from puma.training.schedule import ScheduleConfig
-from puma.training.trades import LossName
+from puma.models.prepare import BatchNormMode
+
+Decay = Literal["weights", "all-but-norms", "all"]
+LossName = Literal["trades", "pgd-at", "standard"]
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """The inner attack.
+
+    Attributes:
+        eps: strength of every sample, unless a plan gives each its own.
+        step_size: length of a step; a sample's own is ``min(step_size, step_ratio * |strength|)``.
+        steps: how many.
+        step_ratio: see ``step_size``.
+        norm: ``linf`` or ``l2``.
+        loss: what it raises: ``kl`` to the clean prediction, ``ce`` to the label or ``cw``; ``usual`` is ``kl`` for
+            TRADES and ``ce`` for PGD-AT.
+        negative_loss: what it lowers where the strength is negative. KL to the clean prediction is smallest where the
+            sample is, so the label's ``ce`` is lowered instead.
+        batchnorm: statistics that BN uses in the attack: ``eval`` the running ones, ``batch`` those of the batch; the
+            running ones are not touched by either.
+        budget: give a sample only ``ceil(steps * |strength| / eps)`` steps and leave it out of the later ones.
+    """
+
+    eps: float = 8 / 255
+    step_size: float = 2 / 255
+    steps: int = 10
+    step_ratio: float = 1.0
+    norm: Literal["linf", "l2"] = "linf"
+    loss: Literal["usual", "kl", "ce", "cw"] = "usual"
+    negative_loss: Literal["kl", "ce", "cw"] = "ce"
+    batchnorm: BatchNormMode = "eval"
+    budget: bool = False
+
+
+@dataclass(frozen=True)
+class OnlineConfig:
+    """Strengths and pruning decided batch by batch; needs the loss trades.
+
+    Attributes:
+        mode: ``off``; ``paper`` prunes at a fixed distance from the first step on; ``ours`` prunes a fixed share after
+            a warm-up and replaces what it prunes, so that batches stay full.
+        prune_at: paper: a sample that is still right this far out is pruned; 0 prunes nothing.
+        prune_fraction: ours: share of samples to prune.
+        warmup: ours: share of the training before pruning begins.
+        search_steps: halvings of the segment.
+        probe_steps: ours: after so many steps of the attack it is decided what is pruned; the rest go on alone.
+    """
+
+    mode: Literal["off", "paper", "ours"] = "off"
+    prune_at: float = 26 / 255
+    prune_fraction: float = 0.2
+    warmup: float = 0.2
+    search_steps: int = 6
+    probe_steps: int = 3
+
+    @property
+    def replaces(self) -> bool:
+        """Whether batches need candidates to replace pruned samples."""
+        return self.mode == "ours" and self.prune_fraction > 0
+
+    def candidates(self, batch_size: int, ranks: int) -> int:
+        """Return how many samples to draw so that about ``batch_size`` are left; a multiple of the ranks."""
+        if not self.replaces:
+            return batch_size
+        return math.ceil(batch_size / (1 - self.prune_fraction) / ranks) * ranks
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """SGD.
+
+    Attributes:
+        lr: the highest learning rate.
+        momentum: Nesterov momentum.
+        weight_decay: L2 penalty.
+        decay: what it falls on: ``weights`` spares norm layers and biases, ``all-but-norms`` spares norm layers only,
+            ``all`` spares nothing.
+        clip_norm: gradients longer than this are shortened to it; 0 never does.
+    """
+
+    lr: float = 0.2
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay: Decay = "weights"
+    clip_norm: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How the learning rate moves over training.
+
+    Attributes:
+        warmup: share of training during which the rate rises.
+        start_divisor: the first rate is the highest one divided by this.
+        final_divisor: the last rate is the first one divided by this.
+        every: samples between two changes of the rate; 0 changes it at every step.
+        low_momentum: momentum moves against the rate, from ``high_momentum`` down to this and back, if both are given.
+        high_momentum: see ``low_momentum``.
+    """
+
+    warmup: float = 0.025
+    start_divisor: float = 25.0
+    final_divisor: float = 1e4
+    every: int = 0
+    low_momentum: float | None = None
+    high_momentum: float | None = None
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Random changes to training images.
+
+    Attributes:
+        padding: shift by up to so many pixels in each direction.
+        flip: mirror half of the images.
+    """
+
+    padding: int = 4
+    flip: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,7 +206,7 @@ class TrainConfig:
         return -(-self.samples_seen // self.batch_size)
 
 
-def check(config: TrainConfig) -> None:
+def check_train_config(config: TrainConfig) -> None:
     """Raise one error that lists everything wrong with a configuration."""
     attack, optimizer, schedule, compute = config.attack, config.optimizer, config.schedule, config.compute
     online = config.online
@@ -141,57 +257,57 @@ def check(config: TrainConfig) -> None:
         raise PumaError(f"the configuration cannot be run: {'; '.join(broken)}.")
 
 
-def to_dict(config: TrainConfig) -> dict[str, Any]:
+def config_to_dict(config: TrainConfig) -> dict[str, Any]:
     """Return the configuration as plain values, for JSON."""
     return dataclasses.asdict(config)
 
 
-def from_dict(values: Mapping[str, Any]) -> TrainConfig:
-    """Read what ``to_dict`` gave; unknown names and values of the wrong kind raise."""
-    config: TrainConfig = _read(TrainConfig, values, "")
+def config_from_dict(values: Mapping[str, Any]) -> TrainConfig:
+    """Read what ``config_to_dict`` gave; unknown names and values of the wrong kind raise."""
+    config: TrainConfig = _read_group(TrainConfig, values, "")
     return config
 
 
-def differences(saved: TrainConfig, asked: TrainConfig) -> list[str]:
+def list_differences(saved: TrainConfig, asked: TrainConfig) -> list[str]:
     """Say, one setting per line, where two configurations differ."""
-    before, after = dict(_leaves(to_dict(saved), "")), dict(_leaves(to_dict(asked), ""))
+    before, after = dict(_iterate_leaves(config_to_dict(saved), "")), dict(_iterate_leaves(config_to_dict(asked), ""))
     return [f"{name}: {before[name]} in the run, {after[name]} asked" for name in before if before[name] != after[name]]
 
 
-def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _iterate_leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
+def _read_group(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     known = [spec.name for spec in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
             raise unknown_name("setting", f"{prefix}{name}", [f"{prefix}{entry}" for entry in known])
-    return kind(**{name: _value(hints[name], value, f"{prefix}{name}") for name, value in values.items()})
+    return kind(**{name: _check_value(hints[name], value, f"{prefix}{name}") for name, value in values.items()})
 
 
-def _value(hint: Any, value: Any, name: str) -> Any:
+def _check_value(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise PumaError(f"setting {name} must be a group of settings, got {value!r}.")
-        return _read(hint, value, f"{name}.")
+        return _read_group(hint, value, f"{name}.")
     if typing.get_origin(hint) is Literal:
         fits = value in typing.get_args(hint)
     elif typing.get_origin(hint) is types.UnionType:
-        fits = any(_fits(option, value) for option in typing.get_args(hint))
+        fits = any(_is_of_kind(option, value) for option in typing.get_args(hint))
     else:
-        fits = _fits(hint, value)
+        fits = _is_of_kind(hint, value)
     if not fits:
         raise PumaError(f"setting {name} must be {getattr(hint, '__name__', hint)}, got {value!r}.")
     return value
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def _is_of_kind(kind: Any, value: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from puma.models import ARCHITECTURES, count_parameters
+from puma.processes import ProcessGroup, resolve_device
+from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
-from puma.training.distributed import Ranks, checked_device
-from puma.training.feed import StepBatch
-from puma.training.inner_attack import same_clean_logits
+from puma.training.inner_attack import shares_clean_logits
 from puma.training.run import make_model
-from puma.training.run_folder import Inputs
-from puma.training.step import Parts, make_parts, train_step
+from puma.training.run_folder import RunInputs
+from puma.training.step import TrainState, make_train_state, train_step
 
 _ENOUGH_SECONDS = 0.5
 _SLOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingCost:
     """The cost of a run; passes are per sample seen, memory is that of one process."""
 
     parameters: int
@@ -37,43 +37,43 @@ class Estimate:
         return self.seconds_per_sample * samples / 3600
 
 
-def estimate(config: TrainConfig, inputs: Inputs | None = None) -> Estimate:
+def estimate_cost(config: TrainConfig, inputs: RunInputs | None = None) -> TrainingCost:
     """Count the passes of the configured loss and time a few steps on random images."""
-    inputs = inputs or Inputs((), None, "", None, 10, 1 if config.model.startswith("small") else 3)
-    ranks = Ranks(0, 1, checked_device(config.compute.device))
-    parts = make_parts(make_model(config, inputs), config, ranks)
+    inputs = inputs or RunInputs((), None, "", None, 10, 1 if config.model.startswith("small") else 3)
+    processes = ProcessGroup(0, 1, resolve_device(config.compute.device))
+    state = make_train_state(make_model(config, inputs), config, processes)
     attacked = config.loss != "standard"
     outer = 2 if config.loss == "trades" else 1
-    clean_pass = int(config.loss == "trades" and not same_clean_logits(parts.model, config.attack.batchnorm))
+    clean_pass = int(config.loss == "trades" and not shares_clean_logits(state.model, config.attack.batchnorm))
     steps = config.attack.steps if attacked else 0
     size = ARCHITECTURES[config.model].image_size if config.model in ARCHITECTURES else 32
     share = math.ceil(config.batch_size / config.compute.accumulate)
     count = 1
     while True:
-        without, saved = _timed(parts, config, inputs, size, count, attack_steps=0)
+        without, saved = _time_step(state, config, inputs, size, count, attack_steps=0)
         if without > _ENOUGH_SECONDS or count >= share:
             break
         count = min(4 * count, share)
-    with_one, _ = _timed(parts, config, inputs, size, count, attack_steps=1) if steps else (without, 0)
+    with_one, _ = _time_step(state, config, inputs, size, count, attack_steps=1) if steps else (without, 0)
     per_batch = without + steps * max(with_one - without, 0.0)
-    weights = 4 * 4 * count_parameters(parts.model)  # weights, gradients, momentum, average
-    return Estimate(
-        parameters=count_parameters(parts.model),
+    weights = 4 * 4 * count_parameters(state.model)  # weights, gradients, momentum, average
+    return TrainingCost(
+        parameters=count_parameters(state.model),
         forwards=steps + outer + clean_pass,
         backwards=steps + outer,
         memory_bytes=weights + saved * share // count,
         seconds_per_sample=per_batch / count,
-        device=str(ranks.device),
+        device=str(processes.device),
     )
 
 
-def _timed(
-    parts: Parts, config: TrainConfig, inputs: Inputs, size: int, count: int, *, attack_steps: int
+def _time_step(
+    state: TrainState, config: TrainConfig, inputs: RunInputs, size: int, count: int, *, attack_steps: int
 ) -> tuple[float, int]:
     """Return the seconds of a step on ``count`` random images, and the bytes its passes keep for the way back."""
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(256, size=(count, size, size, inputs.channels)).astype(np.uint8))
-    batch = StepBatch(
+    batch = TrainBatch(
         step=1,
         images=pixels.permute(0, 3, 1, 2),
         labels=torch.from_numpy(rng.integers(inputs.num_classes, size=count)),
@@ -93,9 +93,9 @@ def _timed(
 
     def timed_step() -> float:
         begun = time.perf_counter()
-        train_step(parts, batch, reduced)
-        if parts.ranks.device.type == "cuda":
-            torch.cuda.synchronize(parts.ranks.device)
+        train_step(state, batch, reduced)
+        if state.processes.device.type == "cuda":
+            torch.cuda.synchronize(state.processes.device)
         return time.perf_counter() - begun
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
@@ -105,7 +105,7 @@ def _timed(
     return seconds, sum(seen.values())
 
 
-def describe(config: TrainConfig, cost: Estimate) -> str:
+def format_cost(config: TrainConfig, cost: TrainingCost) -> str:
     """Say it in a few lines."""
     samples = config.steps * config.batch_size
     passes = (cost.forwards + cost.backwards) * samples

@@ -11,7 +11,7 @@ from puma.attacks import pgd
 from puma.errors import PumaError
 from puma.pools import Origin, Pool, to_unit
 from puma.pools.sampler import mix_bits
-from puma.training.inner_attack import AttackConfig
+from puma.training.config import AttackConfig
 
 _STEPS = 10
 
@@ -25,17 +25,17 @@ class HeldOutCounts:
     robust: int
 
 
-def held_out_mask(pool: Pool, count: int) -> NDArray[np.bool_]:
+def choose_held_out(pool: Pool, count: int) -> NDArray[np.bool_]:
     """Choose ``count`` real samples, those whose sample_id hashes lowest: the same ones however the pool is pruned."""
     real = pool.positions_of(Origin.REAL)
     if count >= len(real) and count:
         raise PumaError(f"held_out must be below the number of real samples, {len(real)}, got {count}.")
     mask = np.zeros(len(pool), dtype=bool)
-    mask[real[np.argsort(hashed(pool.sample_id[real]), kind="stable")[:count]]] = True
+    mask[real[np.argsort(hash_ids(pool.sample_id[real]), kind="stable")[:count]]] = True
     return mask
 
 
-def hashed(sample_id: NDArray[np.int64]) -> NDArray[np.uint64]:
+def hash_ids(sample_id: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Scatter ids over all 64-bit numbers, one to one."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     return mix_bits(sample_id.astype(np.uint64) * golden + golden)

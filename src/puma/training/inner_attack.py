@@ -1,49 +1,25 @@
-"""The attack inside the training loss: how it is configured, and how many steps each sample gets."""
+"""The attack inside the training loss: where it starts, how many steps each sample gets, which passes it shares."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
+from puma.attacks.norms import find_norm, per_sample
 from puma.attacks.pgd import run_pgd
 from puma.models.prepare import BatchNormMode
+from puma.training.batches import TrainBatch
+from puma.training.config import AttackConfig, TrainConfig
+
+_ATTACK_STREAM = 2  # randomness that must not repeat that of the augmentation (1) or of online candidates (3)
 
 
-@dataclass(frozen=True)
-class AttackConfig:
-    """The inner attack.
-
-    Attributes:
-        eps: strength of every sample, unless a plan gives each its own.
-        step_size: length of a step; a sample's own is ``min(step_size, step_ratio * |strength|)``.
-        steps: how many.
-        step_ratio: see ``step_size``.
-        norm: ``linf`` or ``l2``.
-        loss: what it raises: ``kl`` to the clean prediction, ``ce`` to the label or ``cw``; ``usual`` is ``kl`` for
-            TRADES and ``ce`` for PGD-AT.
-        negative_loss: what it lowers where the strength is negative. KL to the clean prediction is smallest where the
-            sample is, so the label's ``ce`` is lowered instead.
-        batchnorm: statistics that BN uses in the attack: ``eval`` the running ones, ``batch`` those of the batch; the
-            running ones are not touched by either.
-        budget: give a sample only ``ceil(steps * |strength| / eps)`` steps and leave it out of the later ones.
-    """
-
-    eps: float = 8 / 255
-    step_size: float = 2 / 255
-    steps: int = 10
-    step_ratio: float = 1.0
-    norm: Literal["linf", "l2"] = "linf"
-    loss: Literal["usual", "kl", "ce", "cw"] = "usual"
-    negative_loss: Literal["kl", "ce", "cw"] = "ce"
-    batchnorm: BatchNormMode = "eval"
-    budget: bool = False
-
-
-def steps_by_strength(strength: Tensor, config: AttackConfig) -> Tensor:
+def count_steps(strength: Tensor, config: AttackConfig) -> Tensor:
     """Return the steps each radius needs (n,): ``steps`` at ``eps``, in proportion below, never more than ``steps``."""
     share = (strength.abs() / config.eps).clamp_max(1)
     return torch.ceil(config.steps * share - 1e-4).long()  # the small term keeps rounding from adding a step
@@ -75,7 +51,7 @@ class InnerAttack:
     ) -> Tensor:
         """Attack the images, or help those of negative strength; the model is left as it was."""
         return run_pgd(
-            unwrapped(model),
+            unwrap_ddp(model),
             images,
             labels,
             strength,
@@ -94,13 +70,45 @@ class InnerAttack:
         )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def make_inner_attack(images: Tensor, strength: Tensor, batch: TrainBatch, config: TrainConfig) -> InnerAttack:
+    """Return the attack on one part of a batch; where it starts depends on the seed, the step and the rows alone."""
+    settings = config.attack
+    usual = "kl" if config.loss == "trades" else "ce"
+    return InnerAttack(
+        step_size=settings.step_size,
+        steps=count_steps(strength, settings) if settings.budget else settings.steps,
+        loss=usual if settings.loss == "usual" else settings.loss,
+        negative_loss=settings.negative_loss,
+        step_ratio=settings.step_ratio,
+        norm=settings.norm,
+        batchnorm=settings.batchnorm,
+        active_set=settings.budget,
+        start=draw_attack_start(
+            images, strength, settings.norm, batch.whole, batch.rows, seed=config.seed, step=batch.step
+        ),
+    )
+
+
+def draw_attack_start(
+    images: Tensor, strength: Tensor, norm: str, batch_size: int, rows: NDArray[np.int64], *, seed: int, step: int
+) -> Tensor:
+    """Draw a point of each sample's ball; it depends on the sample's row in the whole batch, like augmentation."""
+    state = int(np.random.SeedSequence((seed, step, _ATTACK_STREAM)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    generator = Generator(images.device).manual_seed(state)
+    whole = images.new_zeros(()).expand(batch_size, *images.shape[1:])
+    noise = find_norm(norm).random_start(whole, images.new_ones(batch_size), generator)
+    if len(rows) < batch_size:
+        noise = noise[torch.from_numpy(rows).to(noise.device)]
+    return (images + noise * per_sample(strength.abs(), images)).clamp_(0, 1)
+
+
+def unwrap_ddp(model: nn.Module) -> nn.Module:
     """Return the module inside DistributedDataParallel: an attack must not start collectives."""
     inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
     return inner
 
 
-def same_clean_logits(model: nn.Module, batchnorm: BatchNormMode) -> bool:
+def shares_clean_logits(model: nn.Module, batchnorm: BatchNormMode) -> bool:
     """Tell whether the loss's clean logits are also those the attack compares with, so that one pass serves both."""
     training = [module for module in model.modules() if module.training]
     if any(isinstance(module, _DropoutNd) for module in training):

@@ -7,49 +7,23 @@ it warms up and lets m_P follow the quantile of the margins, so that the share t
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from puma.attacks.norms import per_sample
+from puma.models import frozen
+from puma.processes import ProcessGroup
+from puma.training.batches import TrainBatch
+from puma.training.config import OnlineConfig, TrainConfig
+from puma.training.inner_attack import InnerAttack, make_inner_attack, unwrap_ddp
+from puma.training.losses import LossResult, combine_trades_terms, to_full_precision
 
 _FOLLOW = 0.5  # how fast m_P follows, in units of its logarithm per unit of share
 _LOWEST, _HIGHEST = 1e-3, 30.0  # bounds of m_P in multiples of eps
-
-
-@dataclass(frozen=True)
-class OnlineConfig:
-    """Strengths and pruning decided batch by batch; needs the loss trades.
-
-    Attributes:
-        mode: ``off``; ``paper`` prunes at a fixed distance from the first step on; ``ours`` prunes a fixed share after
-            a warm-up and replaces what it prunes, so that batches stay full.
-        prune_at: paper: a sample that is still right this far out is pruned; 0 prunes nothing.
-        prune_fraction: ours: share of samples to prune.
-        warmup: ours: share of the training before pruning begins.
-        search_steps: halvings of the segment.
-        probe_steps: ours: after so many steps of the attack it is decided what is pruned; the rest go on alone.
-    """
-
-    mode: Literal["off", "paper", "ours"] = "off"
-    prune_at: float = 26 / 255
-    prune_fraction: float = 0.2
-    warmup: float = 0.2
-    search_steps: int = 6
-    probe_steps: int = 3
-
-    @property
-    def replaces(self) -> bool:
-        """Whether batches need candidates to replace pruned samples."""
-        return self.mode == "ours" and self.prune_fraction > 0
-
-    def candidates(self, batch_size: int, ranks: int) -> int:
-        """Return how many samples to draw so that about ``batch_size`` are left; a multiple of the ranks."""
-        if not self.replaces:
-            return batch_size
-        return math.ceil(batch_size / (1 - self.prune_fraction) / ranks) * ranks
+_ORDER_STREAM = 3  # randomness that must not repeat that of the augmentation (1) or of the attack's start (2)
 
 
 @dataclass
@@ -59,7 +33,7 @@ class OnlineState:
     threshold: float
 
 
-def first_threshold(config: OnlineConfig, eps: float) -> float:
+def initial_threshold(config: OnlineConfig, eps: float) -> float:
     """Return m_P before the first step."""
     return config.prune_at if config.mode == "paper" else 2 * eps
 
@@ -108,22 +82,161 @@ def segment_strength(
     return strength.index_copy(0, rows, low)
 
 
-def right_at(model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, eps: float, distance: float) -> Tensor:
+def is_right_at(
+    model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, eps: float, distance: float
+) -> Tensor:
     """Tell which samples the model gets right at a distance, which may lie beyond the attack (n,)."""
     points = segment_point(images, attacked, images.new_full((len(images),), distance), eps)
     verdict: Tensor = model(points).argmax(dim=1) == labels
     return verdict
 
 
-def pick(pruned: Tensor, wanted: int, *, fill: bool) -> Tensor:
+def pick_rows(pruned: Tensor, wanted: int, *, fill: bool) -> Tensor:
     """Return the first ``wanted`` rows that are not pruned; where there are fewer, ``fill`` up with pruned ones."""
     rows = torch.argsort(pruned.to(torch.int8), stable=True)
     return rows[: wanted if fill else min(wanted, len(pruned) - int(pruned.sum()))]
 
 
-def followed(threshold: float, easy_share: float, eps: float, config: OnlineConfig) -> float:
+def update_threshold(threshold: float, easy_share: float, eps: float, config: OnlineConfig) -> float:
     """Move m_P towards the distance at which the asked share of samples is still right (a running quantile)."""
     if not config.replaces:
         return threshold
     moved = threshold * math.exp(_FOLLOW * (easy_share - config.prune_fraction))
     return min(max(moved, _LOWEST * eps), _HIGHEST * eps)
+
+
+@dataclass(frozen=True)
+class OnlineCandidates:
+    """Samples that a batch is made from, in random order, with what the model says of them as they are."""
+
+    images: Tensor
+    labels: Tensor
+    clean: Tensor
+
+    def take(self, rows: Tensor) -> "OnlineCandidates":
+        """Only these."""
+        return OnlineCandidates(self.images[rows], self.labels[rows], self.clean[rows])
+
+
+@dataclass(frozen=True)
+class OnlineChoice:
+    """What is trained on: samples, their attacked images, their strengths.
+
+    And which share of the candidates was easy, and which share was left out for that.
+    """
+
+    samples: OnlineCandidates
+    attacked: Tensor
+    strength: Tensor
+    easy_share: float
+    pruned_share: float
+
+
+def compute_online_loss(
+    model: nn.Module,
+    state: OnlineState,
+    processes: ProcessGroup,
+    images: Tensor,
+    labels: Tensor,
+    piece: TrainBatch,
+    config: TrainConfig,
+) -> tuple[LossResult, Tensor, OnlineChoice]:
+    """Return the loss, the labels it was taken of, and what was chosen; ``state`` moves on by one step."""
+    online, eps = config.online, config.attack.eps
+    wanted = config.batch_size // processes.count
+    pruning = online.mode == "paper" or piece.step >= online.warmup * config.steps
+    order = np.random.default_rng((config.seed, piece.step, _ORDER_STREAM, processes.rank)).permutation(len(labels))
+    order = order if pruning else order[:wanted]
+    rows = torch.from_numpy(order).to(images.device)
+    bare = unwrap_ddp(model)
+    with frozen(bare, config.attack.batchnorm), torch.no_grad():
+        candidates = OnlineCandidates(images[rows], labels[rows], to_full_precision(bare(images[rows])))
+    strength = images.new_full((len(rows),), eps)
+    attack = make_inner_attack(candidates.images, strength, replace(piece, rows=piece.rows[order]), config)
+    choose = choose_early if online.replaces else choose_late
+    chosen = choose(bare, candidates, attack, config, state.threshold, wanted, pruning=pruning)
+    state.threshold = update_threshold(state.threshold, processes.mean(chosen.easy_share), eps, online)
+    trained = chosen.samples
+    if not len(trained.labels):  # everything was pruned; the passes happen all the same, other processes wait for them
+        nothing = 0 * (model(candidates.images).sum() + model(candidates.images).sum())
+        return LossResult(nothing, None, None), trained.labels, chosen
+    points = segment_point(trained.images, chosen.attacked, chosen.strength, eps)
+    outcome = combine_trades_terms(
+        to_full_precision(model(trained.images)),
+        to_full_precision(model(points)),
+        trained.labels,
+        beta=config.beta,
+        label_smoothing=config.label_smoothing,
+    )
+    return outcome, trained.labels, chosen
+
+
+def choose_early(
+    model: nn.Module,
+    candidates: OnlineCandidates,
+    attack: InnerAttack,
+    config: TrainConfig,
+    threshold: float,
+    wanted: int,
+    *,
+    pruning: bool,
+) -> OnlineChoice:
+    """Attack all candidates for a few steps, prune, and go on with a full batch of the others."""
+    eps, early = config.attack.eps, min(config.online.probe_steps, config.attack.steps)
+    probe = replace(attack, steps=early).perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
+    with frozen(model, config.attack.batchnorm), torch.no_grad():
+        easy = is_right_at(model, candidates.images, candidates.labels, probe, eps, threshold)
+    pruned = easy if pruning else torch.zeros_like(easy)
+    rows = pick_rows(pruned, wanted, fill=True)
+    samples = candidates.take(rows)
+    later = replace(attack, steps=config.attack.steps - early, start=probe[rows])
+    attacked = later.perturb(model, samples.images, samples.labels, eps, samples.clean)
+    strength = _measure_strength(model, samples, attacked, config)
+    left_out = pruned.index_fill(0, rows, False)
+    return OnlineChoice(samples, attacked, strength, _mean_share(easy), _mean_share(left_out))
+
+
+def choose_late(
+    model: nn.Module,
+    candidates: OnlineCandidates,
+    attack: InnerAttack,
+    config: TrainConfig,
+    threshold: float,
+    wanted: int,
+    *,
+    pruning: bool,
+) -> OnlineChoice:
+    """Attack all candidates, then leave out those that are still right at the threshold; nothing replaces them."""
+    eps = config.attack.eps
+    attacked = attack.perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
+    easy = torch.zeros(len(candidates.labels), dtype=torch.bool, device=attacked.device)
+    if pruning and config.online.mode == "paper" and threshold > 0:
+        with frozen(model, config.attack.batchnorm), torch.no_grad():
+            easy = is_right_at(model, candidates.images, candidates.labels, attacked, eps, threshold)
+    rows = pick_rows(easy, wanted, fill=False)
+    rows = rows if len(rows) > 1 else rows[:0]  # BN cannot normalise a single sample
+    samples, attacked = candidates.take(rows), attacked[rows]
+    return OnlineChoice(
+        samples, attacked, _measure_strength(model, samples, attacked, config), _mean_share(easy), _mean_share(easy)
+    )
+
+
+def _measure_strength(model: nn.Module, samples: OnlineCandidates, attacked: Tensor, config: TrainConfig) -> Tensor:
+    if not len(attacked):
+        return attacked.new_zeros(0)
+    batchnorm = config.attack.batchnorm
+    with frozen(model, batchnorm), torch.no_grad():
+        return segment_strength(
+            model,
+            samples.images,
+            samples.labels,
+            attacked,
+            samples.clean.argmax(dim=1) == samples.labels,
+            config.attack.eps,
+            steps=config.online.search_steps,
+            compact=batchnorm == "eval",
+        )
+
+
+def _mean_share(mask: Tensor) -> float:
+    return float(mask.double().mean())

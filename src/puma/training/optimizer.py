@@ -1,36 +1,15 @@
-"""SGD with Nesterov momentum, and which parameters decay."""
+"""SGD with Nesterov momentum, which parameters decay, and the one-cycle schedule: a pure function of the step."""
 
-from dataclasses import dataclass
-from typing import Literal
+import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-Decay = Literal["weights", "all-but-norms", "all"]
+from puma.training.config import Decay, OptimizerConfig, ScheduleConfig
 
 _NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """SGD.
-
-    Attributes:
-        lr: the highest learning rate.
-        momentum: Nesterov momentum.
-        weight_decay: L2 penalty.
-        decay: what it falls on: ``weights`` spares norm layers and biases, ``all-but-norms`` spares norm layers only,
-            ``all`` spares nothing.
-        clip_norm: gradients longer than this are shortened to it; 0 never does.
-    """
-
-    lr: float = 0.2
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    decay: Decay = "weights"
-    clip_norm: float = 0.0
 
 
 def decay_groups(model: nn.Module, decay: Decay) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -78,3 +57,32 @@ def restore_momentum(optimizer: torch.optim.SGD, model: nn.Module, buffers: dict
         if name in buffers:
             buffer = torch.empty_like(parameter).copy_(buffers[name])
             optimizer.state[parameter]["momentum_buffer"] = buffer
+
+
+def one_cycle(step: int, steps: int, config: ScheduleConfig, *, lr: float, momentum: float) -> tuple[float, float]:
+    """Return the learning rate and momentum of step ``step`` (from 0) of ``steps``: two halves of cosines."""
+    top = config.warmup * steps - 1
+    low_momentum = momentum if config.low_momentum is None else config.low_momentum
+    high_momentum = momentum if config.high_momentum is None else config.high_momentum
+    first = lr / config.start_divisor
+    if step <= top:
+        share = step / top if top > 0 else 1.0
+        return cosine(first, lr, share), cosine(high_momentum, low_momentum, share)
+    share = (step - top) / (steps - 1 - top) if steps - 1 > top else 1.0
+    return cosine(lr, first / config.final_divisor, share), cosine(low_momentum, high_momentum, share)
+
+
+def rate_at(
+    step: int, steps: int, batch_size: int, config: ScheduleConfig, *, lr: float, momentum: float
+) -> tuple[float, float]:
+    """Return learning rate and momentum of a training step, which change every ``config.every`` samples."""
+    if not config.every:
+        return one_cycle(step, steps, config, lr=lr, momentum=momentum)
+    periods = math.ceil(steps * batch_size / config.every)
+    period = min(step * batch_size // config.every, periods - 1)
+    return one_cycle(period, periods, config, lr=lr, momentum=momentum)
+
+
+def cosine(begin: float, end: float, share: float) -> float:
+    """Return the point at ``share`` (0 to 1) of a half cosine from ``begin`` to ``end``."""
+    return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
+from puma.processes import ProcessGroup, resolve_device
 from puma.progress import progress_bar
 from puma.scores import Scores
 from puma.scores.difficulty import tally
 from puma.scores.record import OUTCOMES, outcome_file, read_outcomes, recorded_ranks
-from puma.training.distributed import Ranks, checked_device
-from puma.training.run import gather, make_source
+from puma.training.batches import load_samples, make_batch_source
 from puma.training.run_folder import RunFolder
 
 _STEPS = 256  # read in one go
@@ -20,21 +20,21 @@ _STEPS = 256  # read in one go
 Visits = Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 
 
-def difficulty_scores(run: str | Path, *, show: bool = False) -> list[Scores]:
+def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
     """Return CD and forgetting counts, clean and adversarial as far as the run recorded them, for its whole pool.
 
     Samples that were never trained on, such as held-out or pruned ones, have NaN.
     """
     folder = RunFolder(Path(run))
     config, inputs = folder.read()
-    samples = gather(config, inputs.pools, inputs.plan)
+    samples = load_samples(config, inputs.pools, inputs.plan)
     if samples.inputs != inputs:
         raise PumaError(f"the pool or plan has changed since {folder.path} was begun; outcomes cannot be counted.")
     found = [outcome for outcome in OUTCOMES if recorded_ranks(folder.path, outcome)]
     if not found:
         raise PumaError(f"{folder.path} has no recorded outcomes; train with --record-outcomes, not online.")
     ranks = recorded_ranks(folder.path, found[0])
-    source = make_source(config, samples, Ranks(0, 1, checked_device("cpu")))
+    source = make_batch_source(config, samples, ProcessGroup(0, 1, resolve_device("cpu")))
     whole = samples.whole
     scores = []
     for outcome in found:

@@ -7,11 +7,7 @@ from dataclasses import replace
 
 from puma.errors import unknown_name
 from puma.models.ema import EmaConfig
-from puma.training.config import TrainConfig
-from puma.training.feed import AugmentConfig
-from puma.training.inner_attack import AttackConfig
-from puma.training.optimizer import OptimizerConfig
-from puma.training.schedule import ScheduleConfig
+from puma.training.config import AttackConfig, AugmentConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 EPOCH = 50_000  # samples, whatever the pool's size
 
@@ -90,7 +86,7 @@ RECIPES: dict[str, tuple[str, TrainConfig]] = {
 }
 
 
-def recipe(name: str) -> TrainConfig:
+def find_recipe(name: str) -> TrainConfig:
     """Look a recipe up; an unknown name raises."""
     if name not in RECIPES:
         raise unknown_name("recipe", name, list(RECIPES))

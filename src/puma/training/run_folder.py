@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
-from puma.training.config import TrainConfig, from_dict, to_dict
+from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
 
 
 @dataclass(frozen=True)
-class Inputs:
+class RunInputs:
     """Where a run's images come from, and what they were when it began."""
 
     pools: tuple[str, ...]
@@ -24,7 +24,7 @@ class Inputs:
     num_classes: int
     channels: int
 
-    def same_images(self, other: "Inputs") -> bool:
+    def same_images(self, other: "RunInputs") -> bool:
         """Tell whether pools and plan are the same, wherever they lie."""
         return replace(self, pools=(), plan=None) == replace(other, pools=(), plan=None)
 
@@ -55,17 +55,17 @@ class RunFolder:
         """The averaged model that was best on held-out images so far."""
         return self.path / "best.safetensors"
 
-    def create(self, config: TrainConfig, inputs: Inputs) -> None:
+    def create(self, config: TrainConfig, inputs: RunInputs) -> None:
         """Make the folder; one that holds anything already raises."""
         if self.path.exists() and any(self.path.iterdir()):
             hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
             raise PumaError(f"{self.path} is not empty; {hint}.")
         self.describe(config, inputs)
 
-    def describe(self, config: TrainConfig, inputs: Inputs) -> None:
+    def describe(self, config: TrainConfig, inputs: RunInputs) -> None:
         """Write config.json, whole or not at all."""
         self.path.mkdir(parents=True, exist_ok=True)
-        described = {"format": FORMAT, "inputs": asdict(inputs), "config": to_dict(config)}
+        described = {"format": FORMAT, "inputs": asdict(inputs), "config": config_to_dict(config)}
         partial = self.path / ".config.json.partial"
         partial.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
         partial.replace(self.path / "config.json")
@@ -75,7 +75,7 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / "config.json").is_file()
 
-    def read(self) -> tuple[TrainConfig, Inputs]:
+    def read(self) -> tuple[TrainConfig, RunInputs]:
         """Return what the run was begun with."""
         if not self.has_config:
             raise PumaError(f"{self.path} is not a run: it has no config.json.")
@@ -84,8 +84,8 @@ class RunFolder:
             if described["format"] != FORMAT:
                 raise PumaError(f"run {self.path} has format {described['format']!r}, this version reads {FORMAT!r}.")
             values = described["inputs"]
-            inputs = Inputs(**{**values, "pools": tuple(values["pools"])})
-            return from_dict(described["config"]), inputs
+            inputs = RunInputs(**{**values, "pools": tuple(values["pools"])})
+            return config_from_dict(described["config"]), inputs
         except (KeyError, TypeError, ValueError) as error:
             raise PumaError(f"{self.path / 'config.json'} is damaged ({error}); start again.") from error
 

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puma import PumaError, trades_loss
-from puma.training.inner_attack import AttackConfig, InnerAttack, same_clean_logits, steps_by_strength
-from puma.training.trades import pgd_at, standard
+from puma.training.config import AttackConfig
+from puma.training.inner_attack import InnerAttack, count_steps, shares_clean_logits
+from puma.training.losses import compute_pgd_at, compute_standard
 
 EPS, STEP, STEPS, BETA = 0.1, 0.04, 4, 5.0
 
@@ -135,12 +136,12 @@ def test_the_loss_leaves_mode_and_gradients_alone() -> None:
 
 
 def test_clean_logits_are_shared_only_when_they_are_the_same() -> None:
-    assert same_clean_logits(net(False), "eval")
-    assert same_clean_logits(net(True), "batch")
-    assert not same_clean_logits(net(True), "eval")
-    assert same_clean_logits(net(True).eval(), "eval")
-    assert not same_clean_logits(net(True).eval(), "batch")
-    assert not same_clean_logits(nn.Sequential(net(False), nn.Dropout()), "eval")
+    assert shares_clean_logits(net(False), "eval")
+    assert shares_clean_logits(net(True), "batch")
+    assert not shares_clean_logits(net(True), "eval")
+    assert shares_clean_logits(net(True).eval(), "eval")
+    assert not shares_clean_logits(net(True).eval(), "batch")
+    assert not shares_clean_logits(nn.Sequential(net(False), nn.Dropout()), "eval")
 
 
 def test_sharing_clean_logits_saves_a_pass() -> None:
@@ -158,10 +159,10 @@ def test_pgd_at_is_ce_of_attacked_images_and_standard_of_clean_ones() -> None:
     model = net(False)
     images, labels, start = batch()
     attack = InnerAttack(step_size=STEP, steps=3, loss="ce", start=start)
-    outcome = pgd_at(model, images, labels, EPS, attack, label_smoothing=0.0)
+    outcome = compute_pgd_at(model, images, labels, EPS, attack, label_smoothing=0.0)
     expected = F.cross_entropy(model(attack.perturb(model, images, labels, EPS)), labels)
     torch.testing.assert_close(outcome.loss, expected)
-    plain = standard(model, images, labels, label_smoothing=0.0)
+    plain = compute_standard(model, images, labels, label_smoothing=0.0)
     torch.testing.assert_close(plain.loss, F.cross_entropy(model(images), labels))
     assert outcome.loss > plain.loss
 
@@ -169,14 +170,14 @@ def test_pgd_at_is_ce_of_attacked_images_and_standard_of_clean_ones() -> None:
 def test_steps_follow_the_strength() -> None:
     config = AttackConfig(eps=0.1, steps=10)
     strength = torch.tensor([0.0, 0.001, 0.01, 0.05, -0.05, 0.051, 0.1, -0.1, 0.3])
-    assert steps_by_strength(strength, config).tolist() == [0, 1, 1, 5, 5, 6, 10, 10, 10]
+    assert count_steps(strength, config).tolist() == [0, 1, 1, 5, 5, 6, 10, 10, 10]
 
 
 def test_a_budget_gives_what_the_same_steps_give_one_by_one() -> None:
     model = net(True).eval()
     images, labels, start = batch(24)
     strength = torch.linspace(-EPS, EPS, 24)
-    steps = steps_by_strength(strength, AttackConfig(eps=EPS, step_size=STEP, steps=5))
+    steps = count_steps(strength, AttackConfig(eps=EPS, step_size=STEP, steps=5))
     together = InnerAttack(step_size=STEP, steps=steps, start=start, active_set=True)
     moved = together.perturb(model, images, labels, strength)
     for row in range(24):

@@ -1,20 +1,17 @@
 """TRADES with a signed strength per sample, and the two losses that people compare it with."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from puma.models.prepare import BatchNormMode
-from puma.training.inner_attack import InnerAttack, same_clean_logits
-
-LossName = Literal["trades", "pgd-at", "standard"]
+from puma.training.inner_attack import InnerAttack, shares_clean_logits
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LossResult:
     """A loss and the logits it was made of; None where there were none."""
 
     loss: Tensor
@@ -79,10 +76,10 @@ def trades_loss(
         start=start,
         active_set=active_set,
     )
-    return trades(model, images, labels, strength, attack, beta=beta, label_smoothing=label_smoothing).loss
+    return compute_trades(model, images, labels, strength, attack, beta=beta, label_smoothing=label_smoothing).loss
 
 
-def trades(
+def compute_trades(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -91,25 +88,27 @@ def trades(
     *,
     beta: float,
     label_smoothing: float,
-) -> Outcome:
+) -> LossResult:
     """Compute what ``trades_loss`` returns, and the logits with it."""
-    if same_clean_logits(model, attack.batchnorm):
-        clean = full_precision(model(images))
+    if shares_clean_logits(model, attack.batchnorm):
+        clean = to_full_precision(model(images))
         attacked_images = attack.perturb(model, images, labels, strength, clean)
     else:  # the attack comes first, so that it sees the running statistics of before this batch
         attacked_images = attack.perturb(model, images, labels, strength)
-        clean = full_precision(model(images))
-    attacked = full_precision(model(attacked_images))
-    return trades_terms(clean, attacked, labels, beta=beta, label_smoothing=label_smoothing)
+        clean = to_full_precision(model(images))
+    attacked = to_full_precision(model(attacked_images))
+    return combine_trades_terms(clean, attacked, labels, beta=beta, label_smoothing=label_smoothing)
 
 
-def trades_terms(clean: Tensor, attacked: Tensor, labels: Tensor, *, beta: float, label_smoothing: float) -> Outcome:
+def combine_trades_terms(
+    clean: Tensor, attacked: Tensor, labels: Tensor, *, beta: float, label_smoothing: float
+) -> LossResult:
     """CE of the clean logits plus beta times KL to the attacked ones."""
     label_term = F.cross_entropy(clean, labels, label_smoothing=label_smoothing)
-    return Outcome(label_term + beta * mean_kl(clean, attacked), clean, attacked)
+    return LossResult(label_term + beta * mean_kl(clean, attacked), clean, attacked)
 
 
-def pgd_at(
+def compute_pgd_at(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -117,16 +116,16 @@ def pgd_at(
     attack: InnerAttack,
     *,
     label_smoothing: float,
-) -> Outcome:
+) -> LossResult:
     """CE of the attacked images (Madry et al.)."""
-    attacked = full_precision(model(attack.perturb(model, images, labels, strength)))
-    return Outcome(F.cross_entropy(attacked, labels, label_smoothing=label_smoothing), None, attacked)
+    attacked = to_full_precision(model(attack.perturb(model, images, labels, strength)))
+    return LossResult(F.cross_entropy(attacked, labels, label_smoothing=label_smoothing), None, attacked)
 
 
-def standard(model: nn.Module, images: Tensor, labels: Tensor, *, label_smoothing: float) -> Outcome:
+def compute_standard(model: nn.Module, images: Tensor, labels: Tensor, *, label_smoothing: float) -> LossResult:
     """CE of the clean images."""
-    clean = full_precision(model(images))
-    return Outcome(F.cross_entropy(clean, labels, label_smoothing=label_smoothing), clean, None)
+    clean = to_full_precision(model(images))
+    return LossResult(F.cross_entropy(clean, labels, label_smoothing=label_smoothing), clean, None)
 
 
 def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:
@@ -134,6 +133,6 @@ def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(attacked, dim=1), F.log_softmax(clean, dim=1), reduction="batchmean", log_target=True)
 
 
-def full_precision(logits: Tensor) -> Tensor:
+def to_full_precision(logits: Tensor) -> Tensor:
     """Return half-precision logits as float32, others as they are: losses are never taken in half precision."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -1,0 +1,197 @@
+"""What each step trains on: samples of the pools, batches by seed and step alone, prefetched by a thread."""
+
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from puma.errors import PumaError
+from puma.planning import Plan, wiped_out
+from puma.pools import MixedSampler, Origin, Pool, open_pools, shift_and_mirror
+from puma.processes import ProcessGroup
+from puma.training.config import AugmentConfig, TrainConfig
+from puma.training.held_out import choose_held_out
+from puma.training.run_folder import RunInputs
+
+_AUGMENT_STREAM = 1  # randomness that must not repeat that of the attack's start (2) or of online candidates (3)
+
+
+@dataclass(frozen=True)
+class TrainSamples:
+    """The samples to train on with their strengths, those to evaluate on, and what the user should be told.
+
+    ``trained`` says which of the ``whole`` are trained on.
+    """
+
+    whole: Pool
+    trained: NDArray[np.bool_]
+    train: Pool
+    strength: Tensor
+    held_out: Pool
+    inputs: RunInputs
+    warnings: tuple[str, ...]
+
+
+def load_samples(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | None) -> TrainSamples:
+    """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
+    whole = open_pools(pools)
+    keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
+    warnings: tuple[str, ...] = ()
+    if plan is not None:
+        keep, strength = Plan.open(plan).of(whole)
+        lost = wiped_out(whole, keep)
+        warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
+        if config.online.mode != "off":
+            warnings += ("online training finds strengths itself: of the plan only what it keeps is used",)
+    apart = choose_held_out(whole, config.held_out)
+    trained = keep.numpy() & ~apart
+    inputs = RunInputs(
+        pools=tuple(str(Path(path).resolve()) for path in pools),
+        plan=None if plan is None else str(Path(plan).resolve()),
+        pool_fingerprint=whole.fingerprint,
+        plan_fingerprint=None if plan is None else hashlib.sha256(Path(plan).read_bytes()).hexdigest(),
+        num_classes=whole.num_classes,
+        channels=whole.image_shape[2],
+    )
+    return TrainSamples(
+        whole=whole,
+        trained=trained,
+        train=whole.subset(trained) if not trained.all() else whole,
+        strength=strength[torch.from_numpy(np.ascontiguousarray(trained))],
+        held_out=whole.subset(apart),
+        inputs=inputs,
+        warnings=warnings,
+    )
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """One process's share of the batch of one step, images as uint8.
+
+    ``rows`` are its places in the whole batch, which has ``whole`` of them.
+    """
+
+    step: int
+    images: Tensor
+    labels: Tensor
+    strength: Tensor
+    rows: NDArray[np.int64]
+    whole: int
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """Everything that batches are made from."""
+
+    pool: Pool
+    strength: Tensor
+    sampler: MixedSampler
+    augment: AugmentConfig
+
+    def batch(self, step: int) -> TrainBatch:
+        """Read and augment the batch of one step; any step, in any order."""
+        positions = self.sampler.positions(step)
+        rows = np.arange(self.sampler.batch_size)[self.sampler.rank :: self.sampler.ranks]
+        stored = self.pool.batch(positions)
+        images = augment_images(
+            stored.images, self.augment, self.sampler.batch_size, rows, seed=self.sampler.seed, step=step
+        )
+        strength = self.strength[torch.from_numpy(positions)]
+        return TrainBatch(step, images, stored.labels, strength, rows, self.sampler.batch_size)
+
+
+def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: ProcessGroup) -> BatchSource:
+    """Build the data path of one process."""
+    pool = samples.train
+    drawn = config.online.candidates(config.batch_size, processes.count)
+    share = config.batch_size // processes.count
+    if share % config.compute.accumulate:
+        raise PumaError(f"compute.accumulate must divide a process's share of the batch, {share}.")
+    sampler = MixedSampler(
+        real=pool.positions_of(Origin.REAL),
+        generated=pool.positions_of(Origin.GENERATED),
+        batch_size=drawn,
+        generated_fraction=config.generated_fraction,
+        samples_seen=config.steps * drawn,
+        seed=config.seed,
+        rank=processes.rank,
+        ranks=processes.count,
+    )
+    return BatchSource(pool, samples.strength, sampler, config.augment)
+
+
+def augment_images(
+    images: Tensor, config: AugmentConfig, batch_size: int, rows: NDArray[np.int64], *, seed: int, step: int
+) -> Tensor:
+    """Shift and mirror; a sample's changes depend on its row in the whole batch, not on who computes them."""
+    if not config.padding and not config.flip:
+        return images
+    rng = np.random.default_rng((seed, step, _AUGMENT_STREAM))
+    shifts = torch.from_numpy(rng.integers(-config.padding, config.padding + 1, size=(2, batch_size))[:, rows])
+    mirrored = torch.from_numpy(rng.integers(2, size=batch_size)[rows] == 1)
+    return shift_and_mirror(images, shifts[0], shifts[1], mirrored if config.flip else None)
+
+
+@dataclass
+class PrefetchedBatches:
+    """Batches in order of their steps; ``waited`` is how many seconds the consumer stood still for them."""
+
+    batches: Iterator[TrainBatch]
+    waited: float = field(default=0.0)
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        while True:
+            begun = time.perf_counter()
+            batch = next(self.batches, None)
+            self.waited += time.perf_counter() - begun
+            if batch is None:
+                return
+            yield batch
+
+
+@contextmanager
+def prefetch_batches(source: BatchSource, steps: range, *, depth: int = 2) -> Iterator[PrefetchedBatches]:
+    """Prepare batches in a thread, at most ``depth`` ahead; an error in it is raised where batches are taken."""
+    ready: queue.Queue[TrainBatch | BaseException | None] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def offer(item: TrainBatch | BaseException | None) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for step in steps:
+                if not offer(source.batch(step)):
+                    return
+            offer(None)
+        except BaseException as error:  # handed over to the thread that trains
+            offer(error)
+
+    def take() -> Iterator[TrainBatch]:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    thread = threading.Thread(target=work, name="puma-prefetch", daemon=True)
+    thread.start()
+    try:
+        yield PrefetchedBatches(take())
+    finally:
+        stop.set()
+        thread.join()
