@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from conftest import Run
-from puma.cli import COMMANDS, load
-from puma.cli.demo import compared
+from puma.cli import COMMANDS, load_verb
+from puma.cli.demo import compare_counts
 from puma.evaluation import Count
 from puma.pools import Pool
 from puma.training import run as training_run
@@ -17,7 +17,7 @@ from puma.training import run as training_run
 
 def test_every_verb_has_a_function_and_help(puma: Run) -> None:
     for verb in COMMANDS:
-        assert load(verb, []).__doc__
+        assert load_verb(verb, []).__doc__
         code, out, _ = puma(*verb.split(), "--help")
         assert code == 0
         assert f"usage: puma {verb}" in out
@@ -49,6 +49,17 @@ def test_version_and_list(puma: Run) -> None:
     [
         (["dat"], "puma: unknown command 'dat'; did you mean 'data show'?"),
         (["data", "imprt", "digits"], "did you mean 'data import digits'"),
+        (["trian", "digits/train"], "puma: unknown command 'trian'; did you mean 'train'?"),
+        (["--colour"], "puma: unknown command '--colour'; known: demo"),
+        (["list", "--colour"], "puma: list has no '--colour'; puma list --help tells its flags."),
+        (["plan", "--mragins", "x", "--out", "y"], "puma: plan has no '--mragins'; did you mean --margins?"),
+        (["run", "x", "--attacks", "cww"], "puma: unknown value of --attacks 'cww'; did you mean 'cw'? known: clean"),
+        (["evaluate", "run"], "puma: evaluate needs PATH (the images, such as DIR/test); puma evaluate --help"),
+        (["plan", "--out"], "puma: --out needs a value; puma plan --help tells which."),
+        (["demo", "--seeds", "x"], "puma: --seeds: expected a whole number such as 100, got 'x'."),
+        (["demo", "--seeds", "1" + 23 * "0"], "puma: --seeds: expected a whole number of at most 9,223,372,036"),
+        (["plan", "--out", "x", "--eps", "1e308"], "puma: --eps: expected a number of at most 1e+30, got '1e308'."),
+        (["plan", "--out", "x", "--easy-threshold", "nan"], "puma: --easy-threshold: expected a number of at most"),
         (["data", "show", "nowhere"], "puma: nowhere is not a pool (no pool.json); make one with: puma data import."),
         (["data", "import", "npz", "nowhere.npz", "--out", "x"], "puma: no such file: nowhere.npz."),
         (["data", "import", "cifar10", "nowhere", "--out", "x"], "puma: no such folder or archive: nowhere."),
@@ -148,9 +159,9 @@ def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monke
 
 def test_the_demo_says_whether_chance_explains_a_difference() -> None:
     counts = [Count(right, 100) for right in (50, 60, 70, 61, 71, 82)]
-    assert "PUMA 71.3 % +- 10.5: +11.3 points, more than chance explains" in compared(counts[:3], counts[3:])
-    assert "within what chance explains" in compared(counts[:2], [counts[1], counts[1]])
-    alone = compared(counts[:1], counts[1:2])
+    assert "PUMA 71.3 % +- 10.5: +11.3 points, more than chance explains" in compare_counts(counts[:3], counts[3:])
+    assert "within what chance explains" in compare_counts(counts[:2], [counts[1], counts[1]])
+    alone = compare_counts(counts[:1], counts[1:2])
     assert alone == (
         "TRADES 50.0%, PUMA 60.0%: +10.0 points, within what chance explains "
         "(95 % interval -3.7 to +23.2 on these 100 test images; other seeds may differ)"

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from conftest import MakePool, Run
-from puma.cli.number import parse_number
+from puma.cli.flags import parse_number, parse_whole_number
 from puma.errors import PumaError
 from puma.planning import Plan
 from puma.pools import Pool
@@ -71,6 +71,10 @@ def test_a_lopsided_plan_warns(folder: Path, puma: Run) -> None:
 def test_numbers_as_people_type_them() -> None:
     assert parse_number("8/255") == 8 / 255
     assert parse_number("0.03") == 0.03
+    assert [parse_whole_number(text) for text in ("7", "1e6", "1_000", "-3")] == [7, 1_000_000, 1000, -3]
+    for text in ("1.5", "x", "inf", "nan", "1e400"):
+        with pytest.raises(PumaError, match="expected a whole number"):
+            parse_whole_number(text)
     for text in ("eight", "1/0", "1/2/3"):
         with pytest.raises(PumaError, match="expected a number such as"):
             parse_number(text)

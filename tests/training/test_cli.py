@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from puma.cli import main
-from puma.cli.train import value_of
+from puma.cli.flags import find_value
 from puma.training import TrainConfig
 
 from .conftest import WritePool
@@ -114,7 +114,7 @@ def test_resume_takes_nothing_but_its_own(
 
 
 def test_flags_are_found_in_both_spellings() -> None:
-    assert value_of("--recipe", ["x", "--recipe", "a"]) == "a"
-    assert value_of("--recipe", ["--recipe=b"]) == "b"
-    assert value_of("--recipe", ["--recipe"]) is None
+    assert find_value("--recipe", ["x", "--recipe", "a"]) == "a"
+    assert find_value("--recipe", ["--recipe=b"]) == "b"
+    assert find_value("--recipe", ["--recipe"]) is None
     assert TrainConfig().steps == 39063

@@ -3,50 +3,59 @@
 Only the module of the verb that was asked for is imported, so help and errors come at once.
 """
 
+import difflib
 import importlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from puma.errors import PumaError, unknown_name
+from puma.errors import PumaError
 
-# verb -> (function, what it is for); longer verbs win over their own beginnings
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("puma.cli.demo:demo", "see the whole method on bundled images, in about three minutes"),
-    "data import digits": ("puma.cli.data:digits", "scikit-learn's 8 px digits: nothing to download"),
-    "data import cifar10": ("puma.cli.data:cifar10", "CIFAR-10 from its official folder or archive"),
-    "data import cifar100": ("puma.cli.data:cifar100", "CIFAR-100 from its official folder or archive"),
-    "data import mnist": ("puma.cli.data:mnist", "MNIST from its four idx files"),
-    "data import fashion-mnist": ("puma.cli.data:fashion_mnist", "Fashion-MNIST from its four idx files"),
-    "data import npz": ("puma.cli.data:npz", "an .npz with image and label, such as generated images"),
-    "data import folder": ("puma.cli.data:folder", "one sub-folder of pictures per class"),
-    "data distort": (
-        "puma.cli.data:distort",
-        "extra images made from a pool's own by random affine and elastic distortion",
+
+class Verb(NamedTuple):
+    """A verb's function as ``module:function``, and what it is for.
+
+    ``by_words``: the function is made by calling that place with the words of the command, which decide its defaults.
+    """
+
+    place: str
+    text: str
+    by_words: bool = False
+
+
+# longer verbs win over their own beginnings
+COMMANDS: dict[str, Verb] = {
+    "demo": Verb("demo:run_demo", "see the whole method on bundled images, in about three minutes"),
+    "data import digits": Verb("data:import_digits", "scikit-learn's 8 px digits: nothing to download"),
+    "data import cifar10": Verb("data:import_cifar10", "CIFAR-10 from its official folder or archive"),
+    "data import cifar100": Verb("data:import_cifar100", "CIFAR-100 from its official folder or archive"),
+    "data import mnist": Verb("data:import_mnist", "MNIST from its four idx files"),
+    "data import fashion-mnist": Verb("data:import_fashion_mnist", "Fashion-MNIST from its four idx files"),
+    "data import npz": Verb("data:import_npz", "an .npz with image and label, such as generated images"),
+    "data import folder": Verb("data:import_folder", "one sub-folder of pictures per class"),
+    "data distort": Verb(
+        "data:distort_images", "extra images made from a pool's own by random affine and elastic distortion"
     ),
-    "data show": ("puma.cli.data:show", "counts, shapes, class balance and a picture of a pool"),
-    "train": ("puma.cli.train:train", "train a robust model on a pool, or on what a plan keeps of it"),
-    "evaluate": ("puma.cli.evaluate:evaluate", "accuracy of a model: clean and under attack"),
-    "scores cd": ("puma.cli.scores:cd", "how often a training run had each sample wrong, or forgot it"),
-    "scores el2n": ("puma.cli.scores:el2n", "the error of a few briefly trained nets on each sample"),
-    "plan": ("puma.cli.plan:plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
-    "plan show": ("puma.cli.plan:show", "what a plan does, in words and as a picture"),
-    "plan diff": ("puma.cli.plan:diff", "what differs between two plans"),
-    "plan export": ("puma.cli.plan:export", "a plan as .csv, or the kept rows as .npy"),
-    "margins": ("puma.cli.margins:margins", "signed distance of every sample to a model's decision boundary"),
-    "margins show": ("puma.cli.margins:show", "quantiles, shares and a histogram of margins"),
-    "curves": ("puma.cli.curves:curves", "training curves of several runs in one picture"),
-    "report": ("puma.cli.report:report", "one HTML page: results, margins, plans and a gallery of samples"),
-    "iterate": ("puma.cli.iterate:iterate", "train, measure margins, plan, train again"),
-    "run": ("puma.cli.run:run", "a table or figure of the paper: train and evaluate every row of it"),
-    "perceptron": (
-        "puma.cli.perceptron:perceptron",
-        "why pruning fails or works: theory and numbers in a minute",
-    ),
-    "list": ("puma.cli.listing:listing", "what there is to choose from: importers, models, attacks"),
+    "data show": Verb("data:show_pool", "counts, shapes, class balance and a picture of a pool"),
+    "train": Verb("train:make_train_verb", "train a robust model on a pool, or on what a plan keeps of it", True),
+    "evaluate": Verb("evaluate:evaluate_model", "accuracy of a model: clean and under attack"),
+    "scores cd": Verb("plan:score_by_outcomes", "how often a training run had each sample wrong, or forgot it"),
+    "scores el2n": Verb("plan:score_by_el2n", "the error of a few briefly trained nets on each sample"),
+    "plan": Verb("plan:write_plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
+    "plan show": Verb("plan:show_plan", "what a plan does, in words and as a picture"),
+    "plan diff": Verb("plan:compare_plans", "what differs between two plans"),
+    "plan export": Verb("plan:export_plan", "a plan as .csv, or the kept rows as .npy"),
+    "margins": Verb("margins:write_margins", "signed distance of every sample to a model's decision boundary"),
+    "margins show": Verb("margins:show_margins", "quantiles, shares and a histogram of margins"),
+    "curves": Verb("report:draw_runs", "training curves of several runs in one picture"),
+    "report": Verb("report:write_page", "one HTML page: results, margins, plans and a gallery of samples"),
+    "iterate": Verb("train:make_iterate_verb", "train, measure margins, plan, train again", True),
+    "run": Verb("run:run_experiments", "a table or figure of the paper: train and evaluate every row of it"),
+    "perceptron": Verb("perceptron:study_perceptron", "why pruning fails or works: theory and numbers in a minute"),
+    "list": Verb("run:list_choices", "what there is to choose from: importers, models, attacks"),
 }
 
 
@@ -60,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
         leave_torchrun()
     except PumaError as error:
-        fail(str(error))
+        exit_with(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
-        fail(f"{error.strerror or error}{place}.")
+        exit_with(f"{error.strerror or error}{place}.")
     except KeyboardInterrupt:
         print("puma: interrupted.", file=sys.stderr)
         sys.exit(130)
@@ -87,32 +96,27 @@ def call_verb(words: list[str]) -> None:
     if words[:1] == ["--version"]:
         print(version_line())
         return
-    verb = longest_verb(words)
+    verb = find_verb(words)
     if verb is None:
         print_verbs(words)
         return
-    import tyro
-
-    from puma.cli.number import REGISTRY
+    from puma.cli.flags import parse_flags
 
     rest = words[len(verb.split()) :]
-    shape = (tyro.conf.OmitSubcommandPrefixes,)
-    tyro.cli(load(verb, rest), prog=f"puma {verb}", args=rest, config=shape, registry=REGISTRY)
+    parse_flags(load_verb(verb, rest), verb, rest)()
 
 
-def longest_verb(words: list[str]) -> str | None:
+def find_verb(words: list[str]) -> str | None:
     """Return the longest entry of COMMANDS that ``words`` begins with."""
     starts = (" ".join(words[:length]) for length in range(len(words), 0, -1))
     return next((start for start in starts if start in COMMANDS), None)
 
 
-def load(verb: str, words: Sequence[str] = ()) -> Callable[..., Any]:
-    """Import the function behind a verb; where the words decide its defaults, the module's ``NAME_for`` makes it."""
-    module_name, name = COMMANDS[verb][0].split(":")
-    module = importlib.import_module(module_name)
-    make = getattr(module, f"{name}_for", None)
-    function: Callable[..., Any] = getattr(module, name) if make is None else make(words)
-    return function
+def load_verb(verb: str, words: Sequence[str] = ()) -> Callable[..., Any]:
+    """Import the function behind a verb, for the words that follow it."""
+    module, name = COMMANDS[verb].place.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(f"puma.cli.{module}"), name)
+    return function(words) if COMMANDS[verb].by_words else function
 
 
 def print_verbs(words: list[str]) -> None:
@@ -120,13 +124,33 @@ def print_verbs(words: list[str]) -> None:
     spoken = [word for word in words if word not in ("-h", "--help")]
     prefix = " ".join(spoken)
     start = f"{prefix} ".lstrip()
-    below = {verb: text for verb, (_, text) in COMMANDS.items() if f"{verb} ".startswith(start)}
+    below = {verb: known.text for verb, known in COMMANDS.items() if f"{verb} ".startswith(start)}
     if not below:
-        raise unknown_name("command", prefix, list(COMMANDS))
+        raise _explain_unknown(spoken)
     width = max(map(len, below))
     print(f"usage: puma {prefix or 'COMMAND'} ...    (puma COMMAND --help tells the flags)\n")
     for verb, text in below.items():
         print(f"  puma {verb:<{width}}  {text}")
+
+
+def _explain_unknown(words: list[str]) -> PumaError:
+    """Build the error for words that begin with no verb: each verb is compared with as many words as it has."""
+
+    def likeness(verb: str) -> tuple[float, float]:
+        parts = verb.split()
+        length = min(len(parts), len(words))
+        spoken = " ".join(words[:length])
+        return _ratio(spoken, " ".join(parts[:length])), _ratio(spoken, verb)
+
+    nearest = max(COMMANDS, key=likeness)
+    near = likeness(nearest)[0] >= 0.6  # two letters of five may be exchanged
+    said = " ".join(words[: len(nearest.split()) if near else 1])
+    hint = f"did you mean {nearest!r}? " if near else ""
+    return PumaError(f"unknown command {said!r}; {hint}known: {', '.join(COMMANDS)}.")
+
+
+def _ratio(one: str, two: str) -> float:
+    return difflib.SequenceMatcher(None, one, two).ratio()
 
 
 def version_line() -> str:
@@ -137,7 +161,7 @@ def version_line() -> str:
     return f"puma {version('puma-pruning')} (torch {version('torch')}, Python {platform.python_version()})"
 
 
-def fail(sentence: str) -> None:
+def exit_with(sentence: str) -> None:
     """Print the sentence and exit with code 2."""
     print(f"puma: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(2)

@@ -20,11 +20,11 @@ OriginName = Annotated[Literal["real", "generated"], arg(help="where the images 
 AllowEmpty = Annotated[bool, arg(help="accept classes without any image")]
 
 
-def _write(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
-    _tell(write_parts(parts, out, force=force, progress=True))
+def _write_pools(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
+    _tell_pools(write_parts(parts, out, force=force, progress=True))
 
 
-def _tell(out: Path) -> None:
+def _tell_pools(out: Path) -> None:
     for name, pool in open_inner_pools(out).items():
         place = out if is_pool(out) else out / name
         height, width, channels = pool.image_shape
@@ -32,52 +32,52 @@ def _tell(out: Path) -> None:
     print(f"look at it with: puma data show {out}")
 
 
-def digits(*, out: Out, force: Force = False) -> None:
+def import_digits(*, out: Out, force: Force = False) -> None:
     """Import scikit-learn's handwritten digits: 1797 grey images of 8 px; writes DIR/train and DIR/test."""
     from puma.pools.datasets import read_digits
 
-    _write(read_digits(), out, force)
+    _write_pools(read_digits(), out, force)
 
 
-def cifar10(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
+def import_cifar10(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
     """Import CIFAR-10; writes DIR/train and DIR/test.
 
     Args:
         source: folder or tar archive with the official binary or python files (data_batch_1 ... test_batch).
     """
-    _write(read_cifar(source, CIFAR10), out, force)
+    _write_pools(read_cifar(source, CIFAR10), out, force)
 
 
-def cifar100(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
+def import_cifar100(source: Positional[Path], /, *, out: Out, force: Force = False) -> None:
     """Import CIFAR-100 with its 100 fine labels; writes DIR/train and DIR/test.
 
     Args:
         source: folder or tar archive with the official binary or python files (train, test).
     """
-    _write(read_cifar(source, CIFAR100), out, force)
+    _write_pools(read_cifar(source, CIFAR100), out, force)
 
 
-def mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
+def import_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
     """Import MNIST; writes DIR/train and DIR/test.
 
     Args:
         source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
         pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
     """
-    _write(read_mnist(source, MNIST_CLASSES, pool=pool), out, force)
+    _write_pools(read_mnist(source, MNIST_CLASSES, pool=pool), out, force)
 
 
-def fashion_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
+def import_fashion_mnist(source: Positional[Path], /, *, out: Out, pool: int = 1, force: Force = False) -> None:
     """Import Fashion-MNIST; writes DIR/train and DIR/test.
 
     Args:
         source: folder with the four idx files (train-images-idx3-ubyte.gz and so on).
         pool: average blocks of this many pixels a side: 2 makes 14 px out of 28.
     """
-    _write(read_mnist(source, FASHION_CLASSES, pool=pool), out, force)
+    _write_pools(read_mnist(source, FASHION_CLASSES, pool=pool), out, force)
 
 
-def npz(
+def import_npz(
     source: Positional[Path],
     /,
     *,
@@ -112,10 +112,10 @@ def npz(
         label_key=label_key,
         allow_empty_class=allow_empty_class,
     )
-    _write({"": part}, out, force)
+    _write_pools({"": part}, out, force)
 
 
-def folder(
+def import_folder(
     source: Positional[Path],
     /,
     *,
@@ -152,10 +152,10 @@ def folder(
         shown = "; ".join(pictures.broken[:3])
         more = f"{len(pictures.broken)} pictures could not be read and were left out"
         print(f"puma: {more} (all in {out / 'broken.txt'}): {shown}", file=sys.stderr)
-    _tell(out)
+    _tell_pools(out)
 
 
-def distort(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:
+def distort_images(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:
     """Make extra images from a pool's own by random affine and elastic distortion; they count as generated.
 
     Args:
@@ -167,10 +167,10 @@ def distort(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0,
 
     if source.resolve().is_relative_to(out.resolve()):
         raise PumaError(f"--out {out} would replace the pool {source} itself; choose another --out.")
-    _write({"": distort_pool(Pool.open(source), count, seed=seed)}, out, force)
+    _write_pools({"": distort_pool(Pool.open(source), count, seed=seed)}, out, force)
 
 
-def show(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:
+def show_pool(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:
     """Print what a pool holds and draw a grid of its images.
 
     Args:

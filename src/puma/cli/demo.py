@@ -27,7 +27,7 @@ EXTRA = 6000
 SAMPLES_SEEN = 30_000
 
 
-def demo(
+def run_demo(
     *,
     out: Annotated[Path, arg(metavar="DIR", help="folder to write")] = Path("demo-output"),
     samples_seen: int = SAMPLES_SEEN,
@@ -49,7 +49,7 @@ def demo(
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
     check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
-    workspace = Workspace(out, _setting(samples_seen), data=out)
+    workspace = Workspace(out, _demo_setting(samples_seen), data=out)
     command = f"puma demo --samples-seen {samples_seen} --seeds {seeds}"
     print(
         f"Two models for each of {seeds} seeds: TRADES, which also measures the margins, and PUMA, trained by the plan "
@@ -58,14 +58,14 @@ def demo(
     run_experiment(EXPERIMENT, workspace, seeds, out, command=command)
     folder = record_folder(EXPERIMENT, workspace)
     report = write_report([folder], out / "report.html", title="PUMA on handwritten digits")
-    words = in_words(workspace, folder)
+    words = tell_outcome(workspace, folder)
     (out / "demo.txt").write_text(words + "\n", encoding="utf-8")
     print(f"\n{words}\n\nreport: {report.resolve()}")
     if open:
         webbrowser.open(report.resolve().as_uri())
 
 
-def _setting(samples_seen: int) -> Setting:
+def _demo_setting(samples_seen: int) -> Setting:
     digits = find_recipe("small-digits")
     config = replace(
         digits,
@@ -87,7 +87,7 @@ def _setting(samples_seen: int) -> Setting:
     )
 
 
-def in_words(workspace: Workspace, folder: Path) -> str:
+def tell_outcome(workspace: Workspace, folder: Path) -> str:
     """Say what happened: what the plan did, accuracy and robustness before and after, whether chance explains it."""
     baseline, ours = read_record(folder / RECORD_FILE).rows
     assert ours.seeds[0].plan is not None
@@ -104,16 +104,19 @@ def in_words(workspace: Workspace, folder: Path) -> str:
             [read_evaluation(seed.evaluation).counts[attack] for seed in row.seeds if seed.evaluation]
             for row in (baseline, ours)
         )
-        lines.append(f"{name:<11} {compared(before, after)}")
+        lines.append(f"{name:<11} {compare_counts(before, after)}")
     return "\n".join(lines)
 
 
-def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
+def compare_counts(before: Sequence[Count], after: Sequence[Count]) -> str:
     """Say the means of TRADES and PUMA with their spread, the difference, and whether chance explains it."""
     if len(before) == 1:
-        told, change = f"TRADES {before[0].accuracy:.1%}, PUMA {after[0].accuracy:.1%}", _single(before, after)
+        told, change = (
+            f"TRADES {before[0].accuracy:.1%}, PUMA {after[0].accuracy:.1%}",
+            _difference_of_one(before, after),
+        )
     else:
-        told, change = f"TRADES {_mean(before)}, PUMA {_mean(after)}", subtract_paired(after, before)
+        told, change = f"TRADES {_format_mean(before)}, PUMA {_format_mean(after)}", subtract_paired(after, before)
     verdict = "within what chance explains" if change.within_noise else "more than chance explains"
     between = f"95 % interval {100 * change.low:+.1f} to {100 * change.high:+.1f}"
     where = f"on these {before[0].total:,} test images"
@@ -121,13 +124,13 @@ def compared(before: Sequence[Count], after: Sequence[Count]) -> str:
     return f"{told}: {100 * change.mean:+.1f} points, {verdict} ({between} {seeds})"
 
 
-def _single(before: Sequence[Count], after: Sequence[Count]) -> AccuracyDifference:
+def _difference_of_one(before: Sequence[Count], after: Sequence[Count]) -> AccuracyDifference:
     was, now = estimate_accuracy(before), estimate_accuracy(after)
     assert was is not None
     assert now is not None
     return subtract_estimates(now, was)
 
 
-def _mean(counts: Sequence[Count]) -> str:
+def _format_mean(counts: Sequence[Count]) -> str:
     shares = [count.accuracy for count in counts]
     return f"{100 * statistics.fmean(shares):.1f} % +- {100 * statistics.stdev(shares):.1f}"

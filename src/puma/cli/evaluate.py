@@ -26,7 +26,7 @@ from puma.pools import Pool
 from puma.processes import resolve_device
 
 
-def evaluate(
+def evaluate_model(
     model: Positional[str],
     pool: Positional[Path],
     /,

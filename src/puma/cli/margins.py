@@ -14,7 +14,7 @@ MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic"]
 NormName = Literal["linf", "l2"]
 
 
-def margins(
+def write_margins(
     pools: Positional[tuple[Path, ...]],
     /,
     *,
@@ -59,10 +59,12 @@ def margins(
     from puma.margins.methods import METHODS
     from puma.models import fingerprint_model, load_model
     from puma.pools import open_pools
+    from puma.processes import resolve_device
 
     opened = open_pools(pools)
     loaded = load_model(model, opened.num_classes, weights=weights, channels=opened.image_shape[2])
-    loaded = loaded.to(_device(device))
+    local = os.environ.get("LOCAL_RANK")
+    loaded = loaded.to(resolve_device(device, int(local) if local else None))
     if dry_run:
         names = " + ".join(map(str, pools))
         print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
@@ -88,10 +90,10 @@ def margins(
         compiled=compiled,
     )
     if os.environ.get("RANK", "0") == "0":
-        _tell(out)
+        _tell_margins(out)
 
 
-def show(
+def show_margins(
     files: Positional[tuple[Path, ...]],
     /,
     *,
@@ -125,7 +127,7 @@ def show(
         raise PumaError("give at least one margins file.")
     if bins < 1:
         raise PumaError(f"bins must be at least 1, got {bins}.")
-    tables = {_name(path, files): read_margins(path) for path in files}
+    tables = {_short_name(path, files): read_margins(path) for path in files}
     for name, table in tables.items():
         print(describe(summarise(table, eps), name))
     drawn = histograms(tables, bins)
@@ -140,16 +142,12 @@ def show(
         print(f"histogram: {histogram}")
 
 
-def _name(path: Path, files: tuple[Path, ...]) -> str:
+def _short_name(path: Path, files: tuple[Path, ...]) -> str:
     names = [file.stem for file in files]
     return path.stem if names.count(path.stem) == 1 else str(path)
 
 
-def _device(device: str) -> str:
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device
-
-
-def _tell(out: Path) -> None:
+def _tell_margins(out: Path) -> None:
     from puma.margins.distribution import describe, summarise
     from puma.margins.table import read_margins
 

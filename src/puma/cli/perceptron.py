@@ -15,7 +15,7 @@ from puma.perceptron.sampling import Probe
 from puma.perceptron.study import ALPHAS, FIGURES, KEEPS
 
 
-def perceptron(
+def study_perceptron(
     out: Path = Path("perceptron-output"),
     figures: tuple[FigureName, ...] = FIGURES,
     alphas: tuple[float, ...] = ALPHAS,

@@ -1,6 +1,7 @@
-"""``puma plan``: decide which samples to keep and how strongly to attack each; look at plans and compare them."""
+"""``puma plan`` and ``puma scores``: how difficult samples are, which to keep, how strongly to attack each."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +13,11 @@ from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.planning.show import balance_warnings, describe, difference, draw
 from puma.pools import Pool, open_pools
-from puma.scores.table import open_named, open_scores
+from puma.scores import Scores
+from puma.scores.table import open_named, open_scores, save_scores
 
 
-def plan(
+def write_plan(
     pools: Positional[tuple[Path, ...]],
     /,
     *,
@@ -69,8 +71,7 @@ def plan(
     """
     if out.suffix != ".parquet":
         raise PumaError(f"--out must end in .parquet, got {out.name!r}.")
-    if out.exists() and not (force or dry_run):
-        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+    _check_free(out, force or dry_run)
     pool = open_pools(pools)
     rule = strength or ("constant" if margins is None else "margin")
     made = make_plan(
@@ -83,12 +84,14 @@ def plan(
         drop_failed=drop_failed,
     )
     print(describe(made, pool))
-    _warn(pool, made)
+    _warn_of_imbalance(pool, made)
     if not dry_run:
         print(f"plan: {made.save(out)}")
 
 
-def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *, picture: Path | None = None) -> None:
+def show_plan(
+    path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *, picture: Path | None = None
+) -> None:
     """Print what a plan does and draw it.
 
     Args:
@@ -102,7 +105,7 @@ def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *,
         plan.of(pool)
     print(describe(plan, pool))
     if pool is not None:
-        _warn(pool, plan)
+        _warn_of_imbalance(pool, plan)
     target = picture or path.with_suffix(".png")
     if target == path or not len(plan):
         raise PumaError(f"{path} has no samples to draw, or --picture is the plan itself; give another --picture.")
@@ -110,7 +113,7 @@ def show(path: Positional[Path], pools: Positional[tuple[Path, ...]] = (), /, *,
     print(f"picture: {target}")
 
 
-def diff(one: Positional[Path], two: Positional[Path], /) -> None:
+def compare_plans(one: Positional[Path], two: Positional[Path], /) -> None:
     """Print what differs between two plans.
 
     Args:
@@ -120,7 +123,7 @@ def diff(one: Positional[Path], two: Positional[Path], /) -> None:
     print(difference(Plan.open(one), Plan.open(two)))
 
 
-def export(path: Positional[Path], out: Positional[Path], /, *, force: bool = False) -> None:
+def export_plan(path: Positional[Path], out: Positional[Path], /, *, force: bool = False) -> None:
     """Write a plan for other programs.
 
     Args:
@@ -144,6 +147,84 @@ def export(path: Positional[Path], out: Positional[Path], /, *, force: bool = Fa
     print(out)
 
 
-def _warn(pool: Pool, plan: Plan) -> None:
+def _warn_of_imbalance(pool: Pool, plan: Plan) -> None:
     for sentence in balance_warnings(pool, plan.keep):
         print(f"puma: warning: {sentence}", file=sys.stderr)
+
+
+def score_by_outcomes(run: Positional[Path], /, *, out: Path, force: bool = False) -> None:
+    """Count, for every sample, how often a training run had it wrong (CD) and how often it forgot it.
+
+    Args:
+        run: folder of a run of puma train.
+        out: the Parquet file to write; columns cd_clean, cd_adversarial, forgetting_clean, forgetting_adversarial.
+        force: replace an existing file.
+    """
+    from puma.training.outcomes import score_difficulty
+
+    _check_free(out, force)
+    scores = score_difficulty(run, show=True)
+    for score in scores:
+        _print_summary(score)
+    print(f"scores: {save_scores(scores, out)}")
+
+
+def score_by_el2n(
+    pools: Positional[tuple[Path, ...]],
+    /,
+    *,
+    out: Path,
+    runs: Path,
+    recipe: str = "small-digits",
+    nets: int = 5,
+    samples_seen: int = 20_000,
+    seed: int = 0,
+    force: bool = False,
+) -> None:
+    """Score every sample by EL2N: train a few nets briefly on clean images, average the length of their errors.
+
+    Args:
+        pools: folders made by puma data import; several are put together in this order.
+        out: the Parquet file to write.
+        runs: folder for the nets; those that are there already are used, one cut short goes on.
+        recipe: the settings to begin with; the loss is the standard one.
+        nets: how many.
+        samples_seen: length of each training.
+        seed: of the first net; the others count up from it.
+        force: replace an existing file.
+    """
+    from puma.models import load_model
+    from puma.scores.el2n import el2n
+    from puma.training import find_recipe
+    from puma.training.run import ensure_run
+
+    _check_free(out, force)
+    if nets < 1:
+        raise PumaError(f"EL2N needs at least one net, got {nets}.")
+    settings = replace(
+        find_recipe(recipe), loss="standard", samples_seen=samples_seen, held_out=0, evaluate_every=0, select="last"
+    )
+    pool = open_pools(pools)
+    folders = [runs / f"net-{seed + index}" for index in range(nets)]
+    for index, folder in enumerate(folders):
+        ensure_run(replace(settings, seed=seed + index), pools, folder)
+    models = (load_model(str(folder), pool.num_classes) for folder in folders)
+    values = el2n(models, pool, progress=True).numpy()
+    score = Scores("el2n", pool.sample_id, values, pool.fingerprint, {"nets": str(nets), "recipe": recipe})
+    _print_summary(score)
+    print(f"scores: {score.save(out)}")
+
+
+def _check_free(out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+
+
+def _print_summary(score: Scores) -> None:
+    seen = score.score[~np.isnan(score.score)]
+    if not len(seen):
+        print(f"{score.kind}: no sample has one")
+        return
+    low, middle, high = np.quantile(seen, [0.1, 0.5, 0.9])
+    never = len(score) - len(seen)
+    print(f"{score.kind}: mean {seen.mean():.4f}, 10/50/90 % {low:.4f} {middle:.4f} {high:.4f}, {never:,} without")

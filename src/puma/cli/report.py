@@ -1,15 +1,17 @@
-"""``puma report``: one HTML page about runs, margins and plans."""
+"""``puma report`` and ``puma curves``: one HTML page about runs, margins and plans; curves of several runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from puma.errors import PumaError
 from puma.report.page import MAX_SAMPLES, write_report
 from puma.report.svg import printable_text
+from puma.report.training_curves import draw_curves
 
 
-def report(
+def write_page(
     results: Positional[tuple[Path, ...]],
     /,
     *,
@@ -35,3 +37,17 @@ def report(
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
+
+
+def draw_runs(runs: Positional[tuple[Path, ...]], /, *, out: Path = Path("curves.png")) -> None:
+    """Draw accuracy, robustness, loss and what else was recorded over training, for several runs.
+
+    Args:
+        runs: folders of runs of puma train; finished or not.
+        out: the PNG, SVG or PDF to write.
+    """
+    if not runs:
+        raise PumaError("give at least one run.")
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise PumaError(f"--out must end in .png, .svg or .pdf, got {out.name!r}.")
+    print(f"{', '.join(draw_curves(runs, out))}\npicture: {out}")

@@ -1,13 +1,14 @@
-"""``puma run``: tables and figures of the paper, one command each."""
+"""``puma run`` and ``puma list``: tables and figures of the paper, one command each; what there is to choose from."""
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from puma.errors import PumaError, unknown_name
+from puma.evaluation import AttackName
 from puma.experiments import experiment_named
 from puma.experiments.perceptron_figure import PerceptronFigure, run_perceptron, study_of
 from puma.experiments.perceptron_figure import cost as perceptron_cost
@@ -18,10 +19,8 @@ from puma.experiments.spec import Experiment
 from puma.experiments.table import printed
 from puma.experiments.workspace import Workspace
 
-AttackName = Literal["clean", "cw", "pgd20", "autoattack"]
 
-
-def run(
+def run_experiments(
     names: Positional[Annotated[tuple[str, ...], arg(metavar="NAME...")]],
     /,
     *,
@@ -85,7 +84,7 @@ def run(
     command = shlex.join(["puma", "run", *sys.argv[2:]]) if sys.argv[1:2] == ["run"] else f"puma run {' '.join(names)}"
     for experiment in chosen:
         if isinstance(experiment, PerceptronFigure):
-            _do_perceptron(experiment, preset, seeds, work, out, dry_run=dry_run)
+            _run_perceptron(experiment, preset, seeds, work, out, dry_run=dry_run)
             continue
         setting = changed(setting_for(preset, dataset), changes)
         workspace = Workspace(work, setting, data, processes)
@@ -102,7 +101,7 @@ def run(
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
 
 
-def _do_perceptron(
+def _run_perceptron(
     experiment: PerceptronFigure, preset: str, seeds: int | None, work: Path, out: Path, *, dry_run: bool
 ) -> None:
     if dry_run:
@@ -124,3 +123,32 @@ def _check_rows(experiment: Experiment, names: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
             raise unknown_name(f"row of {experiment.name}", name, known)
+
+
+def list_choices() -> None:
+    """Print the importers, models, recipes, attacks and experiments that other commands take by name."""
+    import torch
+
+    from puma.attacks import LOSSES, NORMS
+    from puma.cli import COMMANDS
+    from puma.experiments import EXPERIMENTS
+    from puma.experiments.cost import in_short
+    from puma.models import ARCHITECTURES, build, count_parameters
+    from puma.training.recipes import RECIPES
+
+    print("data (puma data import NAME)")
+    for verb, known in COMMANDS.items():
+        if verb.startswith("data import "):
+            print(f"  {verb.removeprefix('data import '):<22}{known.text}")
+    print("\nmodels")
+    for name, architecture in ARCHITECTURES.items():
+        with torch.device("meta"):
+            millions = count_parameters(build(name, 10)) / 1e6
+        print(f"  {name:<22}{architecture.image_size:>4} px {millions:>8.2f} M parameters   {architecture.summary}")
+    print("\nrecipes (puma train --recipe NAME)")
+    for name, (text, _) in RECIPES.items():
+        print(f"  {name:<26}{text}")
+    print("\nexperiments (puma run NAME --preset smoke|small|paper); times are of one seed on one core")
+    for name, experiment in EXPERIMENTS.items():
+        print(f"  {name:<26}{experiment.title:<64}{in_short(experiment)}")
+    print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")

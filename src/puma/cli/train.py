@@ -1,25 +1,30 @@
-"""``puma train``: a recipe, pools and perhaps a plan become a run."""
+"""``puma train`` and ``puma iterate``: a recipe, pools and perhaps a plan become a run, once or in rounds."""
 
 import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from puma.cli.flags import find_value
 from puma.errors import PumaError
 from puma.training.config import TrainConfig, check_train_config, config_to_dict
 from puma.training.recipes import find_recipe
 from puma.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from puma.planning import Plan
+    from puma.pools import Pool
+
 DEFAULT_RECIPE = "small-digits"
 
 
-def train_for(words: Sequence[str]) -> Callable[..., None]:
+def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe, or of the run to resume, that ``words`` name."""
-    run = value_of("--resume", words)
-    begun = RunFolder(Path(run)).read()[0] if run else find_recipe(value_of("--recipe", words) or DEFAULT_RECIPE)
+    run = find_value("--resume", words)
+    begun = RunFolder(Path(run)).read()[0] if run else find_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
 
     def train(
         pools: Positional[tuple[Path, ...]] = (),
@@ -46,30 +51,20 @@ def train_for(words: Sequence[str]) -> Callable[..., None]:
         if resume is not None and dry_run:
             raise PumaError("--dry-run does not go with --resume; leave one of them out.")
         if resume is not None:
-            take_up(resume, settings, pools, out, plan)
+            _take_up(resume, settings, pools, out, plan)
         elif dry_run:
-            print_dry_run(settings, pools, plan)
+            _print_dry_run(settings, pools, plan)
         elif out is None:
             raise PumaError("say where the run goes with --out DIR.")
         else:
             from puma.training.run import start_run
 
-            finished(start_run(settings, pools, out, plan=plan))
+            _tell_finished(start_run(settings, pools, out, plan=plan))
 
     return train
 
 
-def value_of(flag: str, words: Sequence[str]) -> str | None:
-    """Return what follows a flag among the words, also as FLAG=VALUE."""
-    for index, word in enumerate(words):
-        if word == flag and index + 1 < len(words):
-            return words[index + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
-
-
-def take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path | None, plan: Path | None) -> None:
+def _take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path | None, plan: Path | None) -> None:
     """Resume a run; pools, plan or folder other than its own raise."""
     from puma.training.run import resume_run
 
@@ -80,10 +75,10 @@ def take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path
     for name, value in asked.items():
         if value and value != own[name]:
             raise PumaError(f"{run} was begun with {name} {own[name]}, not {value}; --resume alone is enough.")
-    finished(resume_run(run, settings))
+    _tell_finished(resume_run(run, settings))
 
 
-def print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None) -> None:
+def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None) -> None:
     """Print the resolved settings and an estimate of the cost."""
     from puma.training.batches import load_samples
     from puma.training.estimate import estimate_cost, format_cost
@@ -94,8 +89,86 @@ def print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | N
     print(format_cost(settings, estimate_cost(settings, inputs)))
 
 
-def finished(run: Path) -> None:
+def _tell_finished(run: Path) -> None:
     """Say where the model is, once."""
     if os.environ.get("RANK", "0") == "0":
         print(f"model: {run / 'model.safetensors'}")
         print(f"evaluate it with: puma evaluate {run} POOL")
+
+
+def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
+    """Make the verb: its settings default to those of the recipe that ``words`` name."""
+    from puma.margins.methods import method_named
+    from puma.planning.build import Pruning, Strength, check, make_plan
+    from puma.planning.show import describe
+    from puma.pools import open_pools
+    from puma.scores.table import open_scores
+    from puma.training.run import ensure_run
+
+    begun = find_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
+
+    def iterate(
+        pools: Positional[tuple[Path, ...]],
+        /,
+        *,
+        out: Path,
+        rounds: int = 2,
+        first: Path | None = None,
+        prune_easy: float = 0.2,
+        gap: float = 0.0,
+        method: str = "deepfool",
+        recipe: str = DEFAULT_RECIPE,
+        settings: Annotated[TrainConfig, arg(name="")] = begun,
+    ) -> None:
+        """Train a margin model, then in each round measure margins, plan, and train the next model.
+
+        Every run, margin table and plan stays in its folder (run-0, margins-1.parquet, plan-1.parquet, run-1, ...).
+        The same command goes on after an interruption.
+
+        Args:
+            pools: folders made by puma data import; several are put together in this order.
+            out: folder for everything.
+            rounds: how often margins are measured and a model trained with them.
+            first: a run of puma train to take as the first margin model, instead of training run-0.
+            prune_easy: share of the easiest samples to drop.
+            gap: subtracted from the margin.
+            method: how margins are measured.
+            recipe: the settings to begin with; every one can be changed below.
+        """
+        del recipe  # it has chosen the defaults of the settings
+        if rounds < 1:
+            raise PumaError(f"give at least one round, got {rounds}.")
+        pool = open_pools(pools)
+        pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
+        check(pruning, strength)
+        method_named(method)
+        run = first or ensure_run(settings, pools, out / "run-0")
+        for turn in range(1, rounds + 1):
+            margins = _measure_or_find(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
+            made = make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
+            print(f"round {turn}: {describe(made).splitlines()[0]}")
+            plan = _save_or_find(made, out / f"plan-{turn}.parquet")
+            run = ensure_run(settings, pools, out / f"run-{turn}", plan=plan)
+        print(f"model: {run / 'model.safetensors'}")
+
+    return iterate
+
+
+def _save_or_find(plan: "Plan", path: Path) -> Path:
+    """Write a plan, or find it written; another one in its place raises."""
+    from puma.planning import Plan
+
+    if not path.is_file():
+        return plan.save(path)
+    if dict(Plan.open(path).made_from) != dict(plan.made_from):
+        raise PumaError(f"{path} was made with other settings; give those, or use another --out.")
+    return path
+
+
+def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str) -> Path:
+    """Measure with the model of a run, or go on, or find it done; margins of another model raise."""
+    from puma.margins import measure_pool
+    from puma.models import load_model
+
+    model = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
+    return measure_pool(model, pool, out, method=method, norm=norm, progress=True)

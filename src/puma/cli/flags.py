@@ -1,0 +1,150 @@
+"""How verbs read what people type: numbers such as ``8/255``, and one sentence for what cannot be read."""
+
+import contextlib
+import functools
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from puma.errors import PumaError, unknown_name
+
+_REGISTRY = ConstructorRegistry()
+_LARGEST = 1e30  # no quantity here comes near; float32 ends at 3e38
+_LARGEST_WHOLE = 2**63 - 1  # of an int64
+
+
+def parse_number(text: str) -> float:
+    """Read a number or a fraction; infinities, NaN and numbers that no float32 holds raise."""
+    top, slash, bottom = text.partition("/")
+    try:
+        number = float(top) / float(bottom) if slash else float(top)
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise PumaError(f"expected a number such as 0.03 or 8/255, got {text!r}.") from error
+    if not abs(number) <= _LARGEST:
+        raise PumaError(f"expected a number of at most {_LARGEST:g}, got {text!r}.")
+    return number
+
+
+def parse_whole_number(text: str) -> int:
+    """Read a whole number that an int64 holds, also as 1e6 or 1_000_000."""
+    try:
+        number = int(text)
+    except ValueError:
+        try:
+            approximate = float(text)
+        except ValueError:
+            approximate = math.nan
+        if not approximate.is_integer():  # infinities and NaN are none
+            raise PumaError(f"expected a whole number such as 100, got {text!r}.") from None
+        number = int(approximate)
+    if abs(number) > _LARGEST_WHOLE:
+        raise PumaError(f"expected a whole number of at most {_LARGEST_WHOLE:,}, got {text!r}.")
+    return number
+
+
+@_REGISTRY.primitive_rule
+def _read_float(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    return _read_by(parse_number, "NUMBER", lambda value: f"{value:.6g}") if kind.type is float else None
+
+
+@_REGISTRY.primitive_rule
+def _read_int(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    return _read_by(parse_whole_number, "INT", str) if kind.type is int else None
+
+
+def _read_by(parse: Callable[[str], float], metavar: str, write: Callable[[Any], str]) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: parse(words[0]),
+        is_instance=lambda value: isinstance(value, float | int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [write(value)],
+    )
+
+
+def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) -> Callable[[], None]:
+    """Return the call of ``function`` that ``words`` ask for; what cannot be read raises one sentence.
+
+    Nothing of the function runs here, so that what it prints is never mistaken for a complaint about flags.
+    """
+
+    @functools.wraps(function)
+    def take_arguments(*values: Any, **named: Any) -> Callable[[], None]:
+        return lambda: function(*values, **named)
+
+    def parse() -> Callable[[], None]:
+        shape = (tyro.conf.OmitSubcommandPrefixes,)
+        call: Callable[[], None] = tyro.cli(
+            take_arguments, prog=f"puma {verb}", args=list(words), config=shape, registry=_REGISTRY
+        )
+        return call
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return parse()
+    except SystemExit as stop:
+        if not stop.code:  # help
+            raise
+    with contextlib.redirect_stderr(io.StringIO()) as complaint, _wide_terminal(), contextlib.suppress(SystemExit):
+        parse()
+    raise _shorten_complaint(complaint.getvalue(), verb)
+
+
+@contextlib.contextmanager
+def _wide_terminal() -> Iterator[None]:
+    """Let tyro break no line, so that its complaints can be read."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "10000"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _shorten_complaint(box: str, verb: str) -> PumaError:
+    """Make one sentence of tyro's box, with the nearest right word where a word is wrong."""
+    lines = [line.strip("│|╭╰╮╯─+- ") for line in box.splitlines()[1:]]
+    text = "\n".join(lines)
+    if found := re.search(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)", text):
+        return unknown_name(f"value of {found[2]}", found[1], re.findall(r"'([^']*)'", found[3]))
+    if found := re.search(r"Unrecognized options: (\S+)", text):
+        near = re.search(r"Perhaps you meant:\n(\S+)", text)
+        hint = f"did you mean --{near[1]}? " if near else ""
+        return PumaError(f"{verb} has no {found[1].rstrip(',')!r}; {hint}puma {verb} --help tells its flags.")
+    if "Missing from" in text:
+        block = lines[next(at for at, line in enumerate(lines) if line.startswith("Missing from")) + 1 :]
+        missing = [f"{name} ({what.removesuffix(' (required)').rstrip('.')})" for name, what in _pairs(block)]
+        return PumaError(f"{verb} needs {' and '.join(missing)}; puma {verb} --help tells its flags.")
+    if found := re.search(r"Missing value for argument '(.*?)'", text):
+        return PumaError(f"{found[1]} needs a value; puma {verb} --help tells which.")
+    if found := re.search(r"Error parsing ([^\s:]+): (.*)", text):
+        reasons = re.findall(r"<class '(?!NoneType)[^']*'>: (.*)", text) or [found[2]]
+        return PumaError(f"{found[1]}: {reasons[-1]}")
+    return PumaError(f"{lines[0].rstrip('.')}; puma {verb} --help tells the flags.")
+
+
+def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Read names and what they are for, line by line, up to the first empty line."""
+    for name, what in zip(lines[::2], lines[1::2], strict=False):
+        if not name:
+            return
+        yield (f"--{name}" if re.match(r"[a-z]", name) else name), what
+
+
+def find_value(flag: str, words: Sequence[str]) -> str | None:
+    """Return what follows a flag among the words, also as FLAG=VALUE."""
+    for index, word in enumerate(words):
+        if word == flag and index + 1 < len(words):
+            return words[index + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
