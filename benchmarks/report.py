@@ -1,6 +1,5 @@
 """A report on fifty thousand samples: time and size of the page (``python -m benchmarks report``)."""
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -8,10 +7,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import torch
 
-from puma.margins.table import SCHEMA
+from puma.margins import Margins
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
@@ -46,19 +44,13 @@ def make_inputs(folder: Path, count: int) -> None:
         write_pool(place, PoolPart(chunks, [f"class {label}" for label in range(10)], count, 0))
     pool = Pool.open(folder / "pool")
     margin = rng.normal(0.02, 0.05, size=count).astype(np.float32)
-    labels = pool.labels.astype(np.int32)
-    table = pa.table(
-        {
-            "sample_id": np.arange(count),
-            "margin": margin,
-            "status": np.zeros(count, dtype=np.int8),
-            "prediction": np.where(margin < 0, (labels + 1) % 10, labels).astype(np.int32),
-            "rival": ((labels + 1) % 10).astype(np.int32),
-        },
-        schema=SCHEMA,
+    labels, other = torch.from_numpy(pool.labels), (torch.from_numpy(pool.labels) + 1) % 10
+    values, none = torch.from_numpy(margin), torch.zeros(count, dtype=torch.int32)
+    prediction = torch.where(values < 0, other, labels)
+    made_from = {"pool_fingerprint": pool.fingerprint, "norm": "linf", "method": "deepfool"}
+    Margins(values, none.to(torch.int8), labels, prediction, other, none, none, torch.arange(count), made_from).save(
+        folder / "margins.parquet"
     )
-    footer = {"format": "puma-margins-1", "pool_fingerprint": pool.fingerprint, "norm": "linf", "method": "deepfool"}
-    pq.write_table(table.replace_schema_metadata({"puma": json.dumps(footer)}), folder / "margins.parquet")
     scores = open_scores(folder / "margins.parquet")
     make_plan(pool, Pruning(easy=0.2), Strength("margin"), margin=scores).save(folder / "plan.parquet")
 

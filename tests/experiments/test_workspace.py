@@ -27,7 +27,6 @@ from puma.experiments.run import margin_numbers
 from puma.experiments.spec import REAL_ONLY, TRADES, Measured, Model, Online, Planned, pruned, puma
 from puma.experiments.workspace import Workspace, plan_counts
 from puma.margins import Margins, measure_margins
-from puma.margins.table import to_arrow, write_whole
 from puma.models import load_model
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Origin, Pool, open_pools, to_unit
@@ -156,17 +155,13 @@ def test_numbers_of_margins(tmp_path: Path) -> None:
     margin = torch.tensor([-0.3, -0.1, 0.05, 0.1, 0.2, 0.4, torch.inf])
     status = torch.tensor([0, 0, 0, 0, 0, 0, 1], dtype=torch.int8)
     zeros = torch.zeros(7, dtype=torch.int64)
-    table = to_arrow(np.arange(7), Margins(margin, status, zeros, zeros, zeros, zeros), _footer())
-    write_whole(tmp_path / "m.parquet", [table], _footer())
+    made_from = {"norm": "linf", "method": "deepfool"}
+    Margins(margin, status, *[zeros] * 5, torch.arange(7), made_from).save(tmp_path / "m.parquet")
     found = margin_numbers(tmp_path / "m.parquet", 0.1)
     assert found["margin_q50"] == pytest.approx(0.075)
     assert found["crossed_share"] == pytest.approx(6 / 7)
     assert found["negative_share"] == pytest.approx(2 / 7)
     assert found["below_eps_share"] == pytest.approx(3 / 7)
-
-
-def _footer() -> dict[bytes, bytes]:
-    return {b"puma": json.dumps({"format": "puma-margins-1", "norm": "linf", "method": "deepfool"}).encode()}
 
 
 def test_lines_are_drawn_in_percent_over_their_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from puma.evaluation.metrics_file import wilson_interval
-from puma.margins.job import Job
-from puma.margins.result import Margins
-from puma.margins.table import to_arrow, write_whole
+from puma.margins import Margins
+from puma.margins.margins_file import MarginProvenance
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Pool
 from puma.training import TrainConfig
@@ -34,12 +33,12 @@ def write_margins(path: Path, pool: Pool, margin: NDArray[np.float32] | None = N
     other = (labels + 1) % pool.num_classes
     wrong = torch.from_numpy(values < 0)
     status = torch.from_numpy(np.where(np.isfinite(values), 0, 1).astype(np.int8))
-    job = Job(pool.fingerprint, len(pool), "model", "deepfool", {}, "linf", None, 8, 8, "fp32")
+    made_by = MarginProvenance(pool.fingerprint, len(pool), "model", "deepfool", {}, "linf", None, 8, 8, "fp32")
     zeros = torch.zeros(len(pool), dtype=torch.int32)
     prediction, rival = torch.where(wrong, other, labels), torch.where(wrong, labels, other)
-    measured = Margins(torch.from_numpy(values), status, prediction, rival, zeros, zeros)
-    write_whole(path, [to_arrow(pool.sample_id, measured, job.footer())], job.footer())
-    return path
+    ids = torch.from_numpy(np.array(pool.sample_id))
+    margins = torch.from_numpy(values)
+    return Margins(margins, status, labels, prediction, rival, zeros, zeros, ids, made_by.describe()).save(path)
 
 
 def write_plan(

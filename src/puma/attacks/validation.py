@@ -55,12 +55,16 @@ def check_labels_fit(labels: Tensor, logits: Tensor) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(labels):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise PumaError(f"the model must give logits of shape ({len(labels)}, classes), got {got}.")
+    check_label_range(labels, logits.shape[1])
+
+
+def check_label_range(labels: Tensor, classes: int) -> None:
+    """Refuse labels that the model has no logit for."""
     if len(labels):
         low, high = (int(value) for value in labels.aminmax())
-        if low < 0 or high >= logits.shape[1]:
+        if low < 0 or high >= classes:
             raise PumaError(
-                f"labels must lie in 0..{logits.shape[1] - 1} for this model's {logits.shape[1]} classes, "
-                f"got {low}..{high}."
+                f"labels must lie in 0..{classes - 1} for this model's {classes} classes, got {low}..{high}."
             )
 
 

@@ -55,8 +55,7 @@ def write_margins(
     """
     import torch
 
-    from puma.margins import measure_pool
-    from puma.margins.methods import METHODS
+    from puma.margins import METHODS, measure_pool
     from puma.models import fingerprint_model, load_model
     from puma.pools import open_pools
     from puma.processes import resolve_device
@@ -88,6 +87,7 @@ def write_margins(
         progress=True,
         autocast=None if autocast == "none" else getattr(torch, autocast),
         compiled=compiled,
+        model_path=str(weights or model),
     )
     if os.environ.get("RANK", "0") == "0":
         _tell_margins(out)
@@ -113,15 +113,15 @@ def show_margins(
         picture: where to write the PNG; by default beside the first file.
         histogram: also write the bins and counts as JSON.
     """
+    from puma.margins import read_margins
     from puma.margins.distribution import (
-        describe,
+        count_histograms,
+        describe_margins,
         draw_in_terminal,
         draw_picture,
-        histograms,
         save_histograms,
-        summarise,
+        summarise_margins,
     )
-    from puma.margins.table import read_margins
 
     if not files:
         raise PumaError("give at least one margins file.")
@@ -129,8 +129,8 @@ def show_margins(
         raise PumaError(f"bins must be at least 1, got {bins}.")
     tables = {_short_name(path, files): read_margins(path) for path in files}
     for name, table in tables.items():
-        print(describe(summarise(table, eps), name))
-    drawn = histograms(tables, bins)
+        print(describe_margins(summarise_margins(table, eps), name))
+    drawn = count_histograms(tables, bins)
     linf = next(iter(tables.values())).made_from["norm"] == "linf"
     unit = 255.0 if linf else 1.0
     print(draw_in_terminal(drawn, unit))
@@ -148,13 +148,13 @@ def _short_name(path: Path, files: tuple[Path, ...]) -> str:
 
 
 def _tell_margins(out: Path) -> None:
-    from puma.margins.distribution import describe, summarise
-    from puma.margins.table import read_margins
+    from puma.margins import read_margins
+    from puma.margins.distribution import describe_margins, summarise_margins
 
     table = read_margins(out)
     eps = 8 / 255 if table.made_from["norm"] == "linf" else 0.5
-    print(describe(summarise(table, eps), str(out)))
+    print(describe_margins(summarise_margins(table, eps), str(out)))
     print(f"look at them with: puma margins show {out}")
     if not table.crossed.all():
-        share = 1 - table.crossed.mean()
+        share = 1 - table.crossed.float().mean()
         print(f"puma: {share:.2%} of the samples have no measured margin, see their status.", file=sys.stderr)

@@ -98,7 +98,7 @@ def _tell_finished(run: Path) -> None:
 
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
-    from puma.margins.methods import method_named
+    from puma.margins.search import find_method
     from puma.planning.build import Pruning, Strength, check, make_plan
     from puma.planning.show import describe
     from puma.pools import open_pools
@@ -141,7 +141,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         pool = open_pools(pools)
         pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
         check(pruning, strength)
-        method_named(method)
+        find_method(method)
         run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measure_or_find(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
@@ -171,4 +171,5 @@ def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str)
     from puma.models import load_model
 
     model = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
-    return measure_pool(model, pool, out, method=method, norm=norm, progress=True)
+    measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
+    return out

@@ -8,8 +8,8 @@ from puma.experiments.presets import Setting
 from puma.experiments.record import Files
 from puma.experiments.results import Line
 from puma.experiments.spec import Experiment
-from puma.margins.distribution import draw_picture, histograms
-from puma.margins.table import read_margins
+from puma.margins import read_margins
+from puma.margins.distribution import count_histograms, draw_picture
 
 _PANELS = {
     "lines": {"clean_accuracy": "accuracy", "robust_accuracy": "robustness (C&W)"},
@@ -66,5 +66,5 @@ def draw_margins(files: Files, path: Path, setting: Setting) -> Path:
     tables = {row: read_margins(next(iter(by_seed.values()))["margins"]) for row, by_seed in files.items()}
     linf = setting.nets["main"].attack.norm == "linf"
     unit, label = (255.0, "margin x 255 (L_inf)") if linf else (1.0, "margin (L2)")
-    draw_picture(histograms(tables), path, eps=setting.eps, unit=unit, label=label)
+    draw_picture(count_histograms(tables), path, eps=setting.eps, unit=unit, label=label)
     return path

@@ -7,7 +7,7 @@ from typing import get_args
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
 from puma.experiments.spec import Amount, Net
-from puma.margins.methods import method_named
+from puma.margins.search import find_method
 from puma.training import TrainConfig, find_recipe
 from puma.training.config import AttackConfig, AugmentConfig, check_train_config
 
@@ -212,7 +212,7 @@ def setting_for(preset: str, dataset: str | None = None) -> Setting:
 def changed(setting: Setting, changes: Changes) -> Setting:
     """Apply a user's changes; those that move numbers are written down in ``Setting.changed``."""
     if changes.method is not None:
-        method_named(changes.method)
+        find_method(changes.method)
     nets = {role: _changed(config, changes) for role, config in setting.nets.items()}
     for config in nets.values():
         check_train_config(config)

@@ -17,7 +17,7 @@ from puma.experiments.record import record_folder, write_record
 from puma.experiments.results import Keep, Line, Provenance, checked_table, stored_lines, write_results
 from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
 from puma.experiments.workspace import Workspace, plan_counts
-from puma.margins.table import read_margins
+from puma.margins import read_margins
 from puma.processes import resolve_device
 from puma.report.training_curves import read_metrics
 
@@ -177,12 +177,12 @@ def accuracies(evaluation: Path) -> dict[str, float]:
 def margin_numbers(path: Path, eps: float) -> dict[str, float]:
     """Summarise margins: quantiles of those that were found, and shares of all."""
     table = read_margins(path)
-    found = table.margin[table.crossed].astype(np.float64)
+    found = table.margin[table.crossed].double().numpy()
     quantiles = {
         f"margin_q{100 * share:02.0f}": float(np.quantile(found, share)) for share in (0.05, 0.25, 0.5, 0.75, 0.95)
     }
     shares = {"crossed_share": table.crossed, "negative_share": table.margin < 0, "below_eps_share": table.margin < eps}
-    return quantiles | {name: float(flags.mean()) for name, flags in shares.items()}
+    return quantiles | {name: float(flags.double().mean()) for name, flags in shares.items()}
 
 
 def lines(rows: list[Row], done: Done) -> Iterator[Line]:

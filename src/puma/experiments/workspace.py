@@ -115,7 +115,8 @@ class Workspace:
                 words = [*map(str, pools), "--model", str(run), "--method", method, "--norm", norm, "--out", str(out)]
                 self._together("margins", *words, "--device", self._device, lock=lock)
             elif not out.is_file():
-                measure_pool(self._model(run, pool), pool, out, method=method, norm=norm, progress=True)
+                model = self._model(run, pool)
+                measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
         return out
 
     def difficulty(self, model: Model, seed: int) -> Path:

@@ -1,6 +1,5 @@
 """How margins are distributed: quantiles, shares, histograms of one or more files on common bins."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,15 +9,16 @@ from numpy.typing import NDArray
 
 from puma.drawing import BINS, COLOURS, LINE_STYLES, bin_edges, count_in_bins
 from puma.errors import PumaError
-from puma.margins.status import Status
-from puma.margins.table import MarginTable
+from puma.files import write_json
+from puma.margins.margins_file import Margins
+from puma.margins.search.engine import Status
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BAR = 50
 
 
 @dataclass(frozen=True)
-class Summary:
+class MarginSummary:
     """What one file holds. Quantiles and histogram are of the samples whose boundary was found."""
 
     count: int
@@ -32,32 +32,33 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Histograms:
+class MarginHistograms:
     """Counts of several files on the same bins, by name."""
 
     edges: Sequence[float]
     counts: Mapping[str, Sequence[int]]
 
 
-def summarise(table: MarginTable, eps: float) -> Summary:
+def summarise_margins(margins: Margins, eps: float) -> MarginSummary:
     """Summarise one file; ``eps`` is the attack's radius to compare with."""
-    measured = _found(table)
-    known = table.margin[~np.isnan(table.margin)]
-    return Summary(
-        count=len(table),
-        statuses={status.name: int((table.status == status).sum()) for status in Status},
+    measured = _select_found(margins)
+    margin = margins.margin.numpy()
+    known = margin[~np.isnan(margin)]
+    return MarginSummary(
+        count=len(margins),
+        statuses={status.name: int((margins.status == status).sum()) for status in Status},
         quantiles={q: float(np.quantile(measured, q)) for q in QUANTILES} if len(measured) else {},
         share_wrong=float((known < 0).mean()) if len(known) else float("nan"),
         share_below_eps=float((known < eps).mean()) if len(known) else float("nan"),
         eps=eps,
-        norm=str(table.made_from["norm"]),
-        method=str(table.made_from["method"]),
+        norm=str(margins.made_from["norm"]),
+        method=str(margins.made_from["method"]),
     )
 
 
-def histograms(tables: Mapping[str, MarginTable], bins: int = BINS) -> Histograms:
+def count_histograms(tables: Mapping[str, Margins], bins: int = BINS) -> MarginHistograms:
     """Count the margins of several files on common bins; the outer bins also take the one percent beyond them."""
-    found = {name: _found(table) for name, table in tables.items()}
+    found = {name: _select_found(table) for name, table in tables.items()}
     everything = np.concatenate(list(found.values()))
     if not len(everything):
         raise PumaError("there are no measured margins to draw: no search found a boundary.")
@@ -65,14 +66,14 @@ def histograms(tables: Mapping[str, MarginTable], bins: int = BINS) -> Histogram
         raise PumaError("the files hold margins in different norms; compare those of one norm.")
     edges = bin_edges(everything, bins)
     counts = {name: count_in_bins(margin, edges).tolist() for name, margin in found.items()}
-    return Histograms(edges.tolist(), counts)
+    return MarginHistograms(edges.tolist(), counts)
 
 
-def _found(table: MarginTable) -> NDArray[np.float64]:
-    return table.margin[table.crossed].astype(np.float64)
+def _select_found(margins: Margins) -> NDArray[np.float64]:
+    return margins.margin[margins.crossed].double().numpy()
 
 
-def describe(summary: Summary, name: str) -> str:
+def describe_margins(summary: MarginSummary, name: str) -> str:
     """Return a summary as lines of text."""
     unit = 255 if summary.norm == "linf" else 1
     suffix = "/255" if unit == 255 else ""
@@ -90,7 +91,7 @@ def describe(summary: Summary, name: str) -> str:
     return "\n".join(lines)
 
 
-def draw_in_terminal(drawn: Histograms, unit: float) -> str:
+def draw_in_terminal(drawn: MarginHistograms, unit: float) -> str:
     """Return histograms as bars of characters, one line per bin, the first file only."""
     counts = next(iter(drawn.counts.values()))
     most = max([*counts, 1])
@@ -100,7 +101,7 @@ def draw_in_terminal(drawn: Histograms, unit: float) -> str:
     )
 
 
-def draw_picture(drawn: Histograms, path: Path, *, eps: float, unit: float, label: str) -> None:
+def draw_picture(drawn: MarginHistograms, path: Path, *, eps: float, unit: float, label: str) -> None:
     """Draw histograms over each other, zero and eps marked."""
     from matplotlib.figure import Figure
 
@@ -124,7 +125,6 @@ def draw_picture(drawn: Histograms, path: Path, *, eps: float, unit: float, labe
     figure.savefig(path, dpi=150)
 
 
-def save_histograms(drawn: Histograms, path: Path) -> None:
+def save_histograms(drawn: MarginHistograms, path: Path) -> None:
     """Write the bins and counts as JSON: the numbers behind the figure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(drawn), indent=1) + "\n", encoding="utf-8")
+    write_json(path, asdict(drawn))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puma.errors import PumaError
-from puma.margins.status import Status
+from puma.margins import Status
 from puma.pools import Pool
 from puma.progress import progress_bar
 from puma.report.samples import SampleTable, read_rule
@@ -148,12 +148,12 @@ def list_columns(samples: SampleTable, choice: GallerySelection) -> dict[str, An
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
         "groups": {name: [*describe_group(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
-        "id": table.sample_id[rows].tolist(),
-        "margin": _list_plain(table.margin[rows]),
-        "sign": np.sign(np.nan_to_num(table.margin[rows])).astype(int).tolist(),
-        "status": table.status[rows].tolist(),
-        "prediction": table.prediction[rows].tolist(),
-        "rival": table.rival[rows].tolist(),
+        "id": table.sample_id.numpy()[rows].tolist(),
+        "margin": _list_plain(table.margin.numpy()[rows]),
+        "sign": np.sign(np.nan_to_num(table.margin.numpy()[rows])).astype(int).tolist(),
+        "status": table.status.numpy()[rows].tolist(),
+        "prediction": table.prediction.numpy()[rows].tolist(),
+        "rival": table.rival.numpy()[rows].tolist(),
         "label": None if labels is None else labels[rows].tolist(),
         "strength": None if samples.strength is None else _list_plain(samples.strength[rows]),
         "kept": samples.keep[rows].astype(int).tolist(),

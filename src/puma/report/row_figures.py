@@ -143,7 +143,7 @@ def _draw_outlines(study: ReportStudy, norm: str) -> Markup | None:
     drawn = []
     for path, (index, name) in seen.items() if len(seen) > 1 else ():
         table = open_margins(path)
-        values = table.margin[np.isfinite(table.margin)].astype(float)
+        values = table.margin[table.margin.isfinite()].double().numpy()
         if str(table.made_from.get("norm", "")) == norm and len(values):
             drawn.append((index, name, values))
     return draw_margin_outlines(drawn, norm) if len(drawn) > 1 else None

@@ -9,7 +9,8 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation import ATTACKS, Count, EvaluationMetrics, read_evaluation
-from puma.margins.table import MarginTable, read_footer, read_margins
+from puma.margins import Margins, read_margins
+from puma.margins.margins_file import read_margins_footer
 from puma.planning import Plan
 from puma.pools import Pool
 from puma.pools.pool import open_pools
@@ -166,7 +167,7 @@ def open_pool(paths: Sequence[Path]) -> Pool:
         return open_pools(paths)
 
 
-def open_margins(path: Path) -> MarginTable:
+def open_margins(path: Path) -> Margins:
     """Read margins; those without a sample raise."""
     with reading(str(path)):
         table = read_margins(path)
@@ -178,7 +179,7 @@ def open_margins(path: Path) -> MarginTable:
 def read_pool_fingerprint(margins: Path) -> str:
     """Return the fingerprint of the pool that margins were measured on."""
     with reading(str(margins)):
-        return str(read_footer(margins)["pool_fingerprint"])
+        return str(read_margins_footer(margins)["pool_fingerprint"])
 
 
 Metrics = list[dict[str, Any]]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.margins.table import MarginTable
+from puma.margins import Margins
 from puma.planning import Plan
 from puma.pools import Pool
 from puma.report.rows import (
@@ -34,7 +34,7 @@ class SampleTable:
     name: str
     sample_id: NDArray[np.int64]
     margin: NDArray[np.float32]
-    table: MarginTable | None
+    table: Margins | None
     plan: Plan | None
     keep: NDArray[np.bool_]
     strength: NDArray[np.float32] | None
@@ -57,7 +57,7 @@ class SampleTable:
         """Names of the classes; their numbers without the pool."""
         if self.pool is not None:
             return self.pool.class_names
-        highest = -1 if self.table is None else int(max(self.table.prediction.max(), self.table.rival.max(), 0))
+        highest = -1 if self.table is None else max(int(self.table.prediction.max()), int(self.table.rival.max()), 0)
         return tuple(map(str, range(1 + highest)))
 
     @property
@@ -113,14 +113,14 @@ def join_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
                 f"{seed.plan} and {seed.margins} are of different pools ({plan.pool_fingerprint[:12]} and "
                 f"{fingerprint[:12]}); name a plan that was made from these margins."
             )
-        rows = align(plan.sample_id.numpy(), table.sample_id, "the plan")
+        rows = align(plan.sample_id.numpy(), table.sample_id.numpy(), "the plan")
         order = slice(None) if rows is None else rows
         keep, strength = plan.keep.numpy()[order], plan.strength.numpy()[order]
-    pool, position, notes = _find_pool(seed, fingerprint, table.sample_id)
+    pool, position, notes = _find_pool(seed, fingerprint, table.sample_id.numpy())
     eps = row.eps if row.eps is not None or plan is None else read_planned_eps(plan)
     norm = str(table.made_from.get("norm") or row.norm or "")
-    return SampleTable(seed_name(row, seed), table.sample_id, table.margin, table, plan, keep, strength, pool, position,
-                   eps, norm, tuple(notes))  # fmt: skip
+    return SampleTable(seed_name(row, seed), table.sample_id.numpy(), table.margin.numpy(), table, plan, keep, strength,
+                       pool, position, eps, norm, tuple(notes))  # fmt: skip
 
 
 def _find_pool(

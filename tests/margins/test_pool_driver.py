@@ -16,16 +16,16 @@ import torch
 from conftest import MakePool
 from margins.problems import smooth_net
 from puma.errors import PumaError
-from puma.margins import MarginTable, Status, measure_margins, measure_pool, parts, read_margins, table
-from puma.margins.job import Job
+from puma.margins import Margins, Status, margins_file, measure_margins, measure_pool, pool_driver, read_margins
+from puma.margins.pool_driver import PartFiles
 from puma.pools import Pool, to_unit
 
-COLUMNS = ("sample_id", "margin", "status", "prediction", "rival")
+COLUMNS = ("sample_id", "margin", "status", "label", "prediction", "rival", "forwards", "backwards")
 SHAPE = (8, 8, 3)
 
 
-def same(one: MarginTable, two: MarginTable) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in COLUMNS)
+def same(one: Margins, two: Margins) -> bool:
+    return all(torch.equal(getattr(one, name), getattr(two, name)) for name in COLUMNS)
 
 
 @pytest.fixture
@@ -35,14 +35,16 @@ def pool(make_pool: MakePool) -> Pool:
 
 def test_the_file_holds_every_sample_with_its_margin(pool: Pool, tmp_path: Path) -> None:
     model = smooth_net()
-    out = measure_pool(model, pool, tmp_path / "m.parquet", batch_size=16, part_size=40)
-    found = read_margins(out)
+    out = tmp_path / "m.parquet"
+    found = measure_pool(model, pool, out, batch_size=16, part_size=40)
+    assert same(found, read_margins(out))
     batch = pool.batch(np.arange(len(pool)))
     direct = measure_margins(model, to_unit(batch.images), batch.labels)
     assert found.sample_id.tolist() == list(range(150))
-    assert np.array_equal(found.status, direct.status.numpy())
-    assert np.array_equal(found.prediction, direct.prediction.numpy())
-    np.testing.assert_allclose(found.margin, direct.margin.numpy(), rtol=2e-3, atol=1e-6)
+    assert torch.equal(found.status, direct.status)
+    assert torch.equal(found.prediction, direct.prediction)
+    assert torch.equal(found.label, torch.from_numpy(pool.labels))
+    torch.testing.assert_close(found.margin, direct.margin, rtol=2e-3, atol=1e-6)
     assert found.made_from["pool"] == pool.fingerprint
     assert found.made_from["norm"] == "linf"
     assert set(found.made_from["versions"]) == {"puma", "torch"}
@@ -52,22 +54,23 @@ def test_the_file_holds_every_sample_with_its_margin(pool: Pool, tmp_path: Path)
 
 def test_ids_of_a_subset_stay(pool: Pool, tmp_path: Path) -> None:
     keep = np.arange(len(pool)) % 3 == 0
-    found = read_margins(measure_pool(smooth_net(), pool.subset(keep), tmp_path / "m.parquet"))
+    found = measure_pool(smooth_net(), pool.subset(keep), tmp_path / "m.parquet")
     assert found.sample_id.tolist() == np.flatnonzero(keep).tolist()
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Path]:
     """Make the writing of part files stop with an error after ``count`` of them."""
     written: list[Path] = []
-    whole = table.write_whole
+    whole = margins_file.write_margins
 
     def write(path: Path, *rest: object) -> None:
         if len(written) == count:
             raise KeyboardInterrupt
         whole(path, *rest)  # type: ignore[arg-type]
-        written.append(path)
+        if path.name.startswith("part-"):
+            written.append(path)
 
-    monkeypatch.setattr("puma.margins.measure.write_whole", write)
+    monkeypatch.setattr("puma.margins.pool_driver.write_margins", write)
     return written
 
 
@@ -75,7 +78,7 @@ def test_resume_measures_only_what_is_missing_and_gives_the_same_bits(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = smooth_net(), tmp_path / "m.parquet"
-    undisturbed = read_margins(measure_pool(model, pool, tmp_path / "u.parquet", batch_size=16, part_size=40))
+    undisturbed = measure_pool(model, pool, tmp_path / "u.parquet", batch_size=16, part_size=40)
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2)
         with pytest.raises(KeyboardInterrupt):
@@ -84,7 +87,7 @@ def test_resume_measures_only_what_is_missing_and_gives_the_same_bits(
     first = (tmp_path / "m.parquet.parts" / "part-000000.parquet").stat().st_mtime_ns
     with monkeypatch.context() as patch:
         written = interrupt_after(patch, 9)
-        monkeypatch.setattr(parts.Parts, "clear", lambda self: None)
+        monkeypatch.setattr(PartFiles, "clear", lambda self: None)
         measure_pool(model, pool, out, batch_size=16, part_size=40)
     assert [path.name for path in written] == ["part-000002.parquet", "part-000003.parquet"]
     assert (tmp_path / "m.parquet.parts" / "part-000000.parquet").stat().st_mtime_ns == first
@@ -95,7 +98,7 @@ def test_a_finished_file_is_not_measured_again(pool: Pool, tmp_path: Path, monke
     model, out = smooth_net(), tmp_path / "m.parquet"
     measure_pool(model, pool, out, part_size=64)
     written = interrupt_after(monkeypatch, 0)
-    assert measure_pool(model, pool, out, part_size=64) == out
+    assert same(measure_pool(model, pool, out, part_size=64), read_margins(out))
     assert written == []
 
 
@@ -130,8 +133,8 @@ def test_a_truncated_part_is_measured_again(pool: Pool, tmp_path: Path, monkeypa
             measure_pool(model, pool, out, part_size=64)
     part = tmp_path / "m.parquet.parts" / "part-000000.parquet"
     part.write_bytes(part.read_bytes()[:-100])
-    found = read_margins(measure_pool(model, pool, out, part_size=64))
-    assert same(found, read_margins(measure_pool(model, pool, tmp_path / "u.parquet", part_size=64)))
+    found = measure_pool(model, pool, out, part_size=64)
+    assert same(found, measure_pool(model, pool, tmp_path / "u.parquet", part_size=64))
 
 
 def test_no_space_left_keeps_what_was_written(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +148,13 @@ def test_no_space_left_keeps_what_was_written(pool: Pool, tmp_path: Path, monkey
         with pytest.raises(PumaError, match=r"No space left on device; .* run the same command again"):
             measure_pool(model, pool, out, part_size=64)
     assert list((tmp_path / "m.parquet.parts").glob("*part-*")) == []
-    assert len(read_margins(measure_pool(model, pool, out, part_size=64))) == 150
+    assert len(measure_pool(model, pool, out, part_size=64)) == 150
 
 
 def test_a_second_process_is_refused(pool: Pool, tmp_path: Path) -> None:
     model, out = smooth_net(), tmp_path / "m.parquet"
-    job = Job("p", 1, "m", "deepfool", {}, "linf", None, 1, 1, "float32")
-    with parts.Parts(out, job).locked(), pytest.raises(PumaError, match="another process is writing"):
+    task = pool_driver._describe_task(model, pool, "deepfool", "linf", 1, None, 1, None, False, "")
+    with PartFiles(out, task).locked(), pytest.raises(PumaError, match="another process is writing"):
         measure_pool(model, pool, out)
 
 
@@ -203,7 +206,7 @@ def test_kill_9_at_any_moment(pool: Pool, tmp_path: Path) -> None:
     assert not (tmp_path / "m.parquet").exists()
     subprocess.run(call, env=environment(), check=True)
     undisturbed = measure_pool(smooth_net(), pool, tmp_path / "u.parquet", method="tight", batch_size=16, part_size=32)
-    assert same(read_margins(tmp_path / "m.parquet"), read_margins(undisturbed))
+    assert same(read_margins(tmp_path / "m.parquet"), undisturbed)
 
 
 def test_two_ranks_give_the_same_file(pool: Pool, tmp_path: Path) -> None:
@@ -211,19 +214,19 @@ def test_two_ranks_give_the_same_file(pool: Pool, tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*launch, script, folder, str(tmp_path / "two.parquet")], env=environment(), check=True)
     one = measure_pool(smooth_net(), pool, tmp_path / "one.parquet", method="tight", batch_size=16, part_size=32)
-    assert same(read_margins(tmp_path / "two.parquet"), read_margins(one))
+    assert same(read_margins(tmp_path / "two.parquet"), one)
 
 
 def test_cap_and_status_reach_the_file(pool: Pool, tmp_path: Path) -> None:
-    found = read_margins(measure_pool(smooth_net(), pool, tmp_path / "m.parquet", cap=0.01))
+    found = measure_pool(smooth_net(), pool, tmp_path / "m.parquet", cap=0.01)
     capped = found.status == Status.CAPPED
     assert capped.any()
-    assert np.array_equal(np.abs(found.margin[capped]), np.full(capped.sum(), 0.01, dtype=np.float32))
+    assert torch.equal(found.margin[capped].abs(), torch.full((int(capped.sum()),), 0.01))
 
 
 def test_margins_are_float32(pool: Pool, tmp_path: Path) -> None:
-    found = read_margins(measure_pool(smooth_net().double(), pool, tmp_path / "m.parquet"))
-    assert torch.from_numpy(found.margin).dtype == torch.float32
+    found = measure_pool(smooth_net().double(), pool, tmp_path / "m.parquet")
+    assert found.margin.dtype == torch.float32
 
 
 def test_starting_over_removes_margins_and_nothing_else(pool: Pool, tmp_path: Path) -> None:
@@ -232,11 +235,12 @@ def test_starting_over_removes_margins_and_nothing_else(pool: Pool, tmp_path: Pa
     with pytest.raises(PumaError):
         measure_pool(smooth_net(), pool, thesis, resume=False)
     assert thesis.read_text() == "years of work"
-    out = measure_pool(smooth_net(), pool, tmp_path / "m.parquet")
+    out = tmp_path / "m.parquet"
+    measure_pool(smooth_net(), pool, out)
     (tmp_path / "m.parquet.parts").mkdir()
     (tmp_path / "m.parquet.parts" / "notes").write_text("mine")
     again = measure_pool(smooth_net(), pool, out, resume=False, norm="l2")
-    assert read_margins(again).made_from["norm"] == "l2"
+    assert again.made_from["norm"] == "l2"
     assert (tmp_path / "m.parquet.parts" / "notes").exists()
 
 

@@ -1,13 +1,13 @@
-"""Norms and rays."""
+"""Norms, rays, and rivals ranked by norms."""
 
 import pytest
 import torch
 
 from margins.problems import NORMS, affine, net_images, smooth_net
 from puma.attacks.norms import find_norm
-from puma.margins.geometry import Box, newton_on_ray
-from puma.margins.network import Network
-from puma.margins.rivals import pair_norms
+from puma.margins.search.line_search import Box, newton_on_ray
+from puma.margins.search.network import Network
+from puma.margins.search.opening import estimate_pair_norms
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -46,7 +46,7 @@ def test_newton_stops_at_the_box() -> None:
 def test_rivals_of_an_affine_model_are_ranked_by_exact_norms(name: str) -> None:
     problem, norm = affine(6), find_norm(name)
     network = Network(problem.model, problem.model, (3, 4, 4))
-    found = pair_norms(network, norm, Box(0.0, 1.0), 6, network.rows(problem.images))
+    found = estimate_pair_norms(network, norm, Box(0.0, 1.0), 6, network.to_rows(problem.images))
     weight = torch.from_numpy(problem.weight).float()
     for label in range(6):
         exact = norm.dual(weight - weight[label])
@@ -57,5 +57,5 @@ def test_rivals_of_an_affine_model_are_ranked_by_exact_norms(name: str) -> None:
 def test_rows_and_images_are_inverse() -> None:
     images = net_images(4)
     network = Network(smooth_net(), smooth_net(), (3, 8, 8))
-    assert torch.equal(network.images(network.rows(images)), images)
-    assert network.images(network.rows(images)).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(network.to_images(network.to_rows(images)), images)
+    assert network.to_images(network.to_rows(images)).is_contiguous(memory_format=torch.channels_last)

@@ -7,14 +7,23 @@ from torch import Tensor, nn
 
 from margins.problems import net_images, smooth_net
 from puma.margins import measure_margins
-from puma.margins.rows import Arrival, Queue, Rows, new_rows, whole_owners
-from puma.margins.stream import DONE, Method, Stage, run
+from puma.margins.search.engine import (
+    DONE,
+    Arrival,
+    RowQueue,
+    Rows,
+    SearchMethod,
+    Stage,
+    count_whole_owners,
+    open_rows,
+    run_search,
+)
 
 
 def rows_of(owner: Tensor) -> Rows:
     count = len(owner)
     arrival = Arrival(owner, torch.zeros(count, 2), torch.zeros(count, dtype=torch.int64))
-    return new_rows(arrival, arrival.label, torch.ones(count), arrival.label)
+    return open_rows(arrival, arrival.label, torch.ones(count), arrival.label)
 
 
 def test_batches_are_full_until_the_end_and_everyone_finishes_once() -> None:
@@ -38,11 +47,11 @@ def test_batches_are_full_until_the_end_and_everyone_finishes_once() -> None:
                 torch.zeros(min(16, 1000 - start), dtype=torch.int64),
             )
 
-    method = Method(
+    method = SearchMethod(
         begin=lambda arrival: rows_of(arrival.owner), begin_forwards=0, begin_backwards=0, stages=(Stage(step, 1, 1),)
     )
     spent: Counter[int] = Counter()
-    run(
+    run_search(
         method,
         fresh(),  # type: ignore[arg-type]
         16,
@@ -57,8 +66,8 @@ def test_batches_are_full_until_the_end_and_everyone_finishes_once() -> None:
 
 def test_owners_are_not_parted() -> None:
     owner = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3])
-    assert [whole_owners(owner, count) for count in (1, 2, 3, 4, 5, 6, 7)] == [1, 2, 2, 2, 5, 6, 6]
-    queue = Queue()
+    assert [count_whole_owners(owner, count) for count in (1, 2, 3, 4, 5, 6, 7)] == [1, 2, 2, 2, 5, 6, 6]
+    queue = RowQueue()
     queue.push(rows_of(owner[:5]))
     queue.push(rows_of(owner[5:]))
     assert queue.pop(4).owner.tolist() == [0, 0]

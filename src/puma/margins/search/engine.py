@@ -1,13 +1,28 @@
-"""The state of searches under way: one row each, moved between stages in full batches."""
+"""The engine: searches under way are rows, which flow through stages in full batches.
+
+Finished searches leave and make room for fresh images, so that no batch runs half empty.
+"""
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from puma.margins.status import Status
+DONE, DROPPED = -1, -2  # stages of rows that need nothing any more: to be written down, or not
+
+
+class Status(IntEnum):
+    """How the search for one sample ended. Only CROSSED comes with a measured margin."""
+
+    CROSSED = 0
+    NOT_CROSSED = 1
+    ZERO_GRADIENT = 2
+    NON_FINITE = 3
+    CAPPED = 4
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,8 @@ class Rows:
     memory: Tensor  # (n, d), or (n, 0) for a search without momentum: the running sum of gradients
     radius: Tensor  # where on the ray to look next
     slope: Tensor  # how fast the gap is expected to fall there
-    looks: Tensor  # forwards spent on the finish
-    first_look: Tensor  # radius at which the finish began
+    looks: Tensor  # forwards spent on the line search
+    first_look: Tensor  # radius at which the line search began
     low: Tensor  # bracket: the largest radius seen before the boundary ...
     low_gap: Tensor
     high: Tensor  # ... and the smallest seen beyond it (infinite: none yet)
@@ -68,14 +83,14 @@ class Rows:
         return replace(self, **columns)
 
 
-def join(parts: list[Rows]) -> Rows:
+def join_rows(parts: list[Rows]) -> Rows:
     """Stack rows."""
     if len(parts) == 1:
         return parts[0]
     return Rows(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)})
 
 
-def new_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor) -> Rows:
+def open_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor) -> Rows:
     """Open one search per arrival; its direction is still to be found."""
     zero = torch.zeros_like(scale)
     none = torch.zeros_like(arrival.label, dtype=torch.int32)
@@ -109,7 +124,12 @@ def new_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor)
     )
 
 
-class Queue:
+def end_searches(rows: Rows, which: Tensor, status: Status) -> Rows:
+    """End some of the searches with a status."""
+    return rows.change(stage=torch.where(which, DONE, rows.stage), status=torch.where(which, int(status), rows.status))
+
+
+class RowQueue:
     """Rows that wait for one stage, first in, first out. Rows of one owner are not parted."""
 
     def __init__(self) -> None:
@@ -132,15 +152,80 @@ class Queue:
         while self._parts and gathered < count:
             parts.append(self._parts.popleft())
             gathered += len(parts[-1])
-        rows = join(parts)
+        rows = join_rows(parts)
         if gathered > count:
-            rows, rest = rows.split(whole_owners(rows.owner, count))
+            rows, rest = rows.split(count_whole_owners(rows.owner, count))
             self._parts.appendleft(rest)
         self._count -= len(rows)
         return rows
 
 
-def whole_owners(owner: Tensor, count: int) -> int:
+def count_whole_owners(owner: Tensor, count: int) -> int:
     """Return the largest cut, at most ``count``, that lies between two owners; one too large is cut."""
     ends = (owner[1 : count + 1] != owner[:count]).nonzero().squeeze(1)
     return int(ends[-1]) + 1 if len(ends) else count
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of step, and the passes through the model that it costs each row."""
+
+    run: Callable[[Rows], Rows]
+    forwards: int
+    backwards: int
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """A search: how an image becomes rows, and the stages that rows pass through."""
+
+    begin: Callable[[Arrival], Rows]
+    begin_forwards: int
+    begin_backwards: int
+    stages: tuple[Stage, ...]
+
+
+def run_search(
+    method: SearchMethod,
+    arrivals: Iterator[Arrival],
+    batch_size: int,
+    *,
+    finished: Callable[[Rows], None],
+    spent: Callable[[Tensor, int, int], None],
+) -> None:
+    """Drive every arrival to its end. No stage has much more than a batch waiting, however many arrive."""
+    queues = [RowQueue() for _ in method.stages]
+    more = True
+    while more or any(queues):
+        index = _next_stage(queues, batch_size, more)
+        if index is None:
+            arrival = next(arrivals, None)
+            more = arrival is not None
+            if arrival is not None:
+                spent(arrival.owner, method.begin_forwards, method.begin_backwards)
+                _route_rows(method.begin(arrival), queues, finished)
+            continue
+        stage = method.stages[index]
+        rows = queues[index].pop(batch_size)
+        spent(rows.owner, stage.forwards, stage.backwards)
+        _route_rows(stage.run(rows), queues, finished)
+
+
+def _next_stage(queues: list[RowQueue], batch_size: int, more: bool) -> int | None:
+    """The last stage with a full batch; none when fresh images are needed; at the end the first with any."""
+    full = [index for index, queue in enumerate(queues) if len(queue) >= batch_size]
+    if full or more:
+        return full[-1] if full else None
+    return next(index for index, queue in enumerate(queues) if len(queue))
+
+
+def _route_rows(rows: Rows, queues: list[RowQueue], finished: Callable[[Rows], None]) -> None:
+    kinds = torch.unique(rows.stage).tolist()  # the one host sync of a step
+    for index in kinds:
+        if index == DROPPED:
+            continue
+        chosen = rows if len(kinds) == 1 else rows.take(rows.stage == index)
+        if index == DONE:
+            finished(chosen)
+        else:
+            queues[index].push(chosen)

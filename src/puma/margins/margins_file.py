@@ -1,0 +1,191 @@
+"""Margins and their file: what a measurement returns, and the only reader and writer of ``margins.parquet``."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from puma.errors import PumaError
+from puma.margins.search.engine import Status
+from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
+from puma.tables import read_columns, read_head, write_table
+
+FORMAT = "puma-margins-1"
+_WHAT = "a parquet file written by puma margins"
+_COLUMNS: dict[str, pa.DataType] = {
+    "sample_id": pa.int64(),
+    "margin": pa.float32(),
+    "status": pa.int8(),
+    "label": pa.int32(),
+    "prediction": pa.int32(),
+    "rival": pa.int32(),
+    "forwards": pa.int32(),
+    "backwards": pa.int32(),
+}
+_LATER = ("label", "forwards", "backwards")  # files of older versions lack them: -1 says unknown
+_TENSORS = {"margin": torch.float32, "status": torch.int8, "forwards": torch.int32, "backwards": torch.int32}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Margins:
+    """Signed margins of n samples, in pixel units.
+
+    Positive: distance to leaving the label. Negative: minus the distance to reaching it. A value is measured only
+    where ``status`` is CROSSED; it is infinite (with the sign) for NOT_CROSSED, plus or minus the cap for CAPPED, and
+    NaN for ZERO_GRADIENT and NON_FINITE.
+    """
+
+    margin: Tensor  # (n,) float32
+    status: Tensor  # (n,) int8, values of Status
+    label: Tensor  # (n,) int64, -1 where unknown
+    prediction: Tensor  # (n,) int64
+    rival: Tensor  # (n,) int64: the class on the other side (right sample), or the last to be overtaken (wrong one)
+    forwards: Tensor  # (n,) int32: passes through the model, -1 where unknown
+    backwards: Tensor  # (n,) int32
+    sample_id: Tensor  # (n,) int64: ids of the pool, else positions
+    made_from: Mapping[str, Any] = field(default_factory=dict)  # settings and fingerprints, as in the file's footer
+    boundary: Tensor | None = None  # the image just beyond the boundary; the sample itself where none was found
+
+    def __len__(self) -> int:
+        return len(self.margin)
+
+    def __repr__(self) -> str:
+        how = f"{self.made_from.get('method', 'unknown method')}, {self.made_from.get('norm', 'unknown norm')}"
+        if not len(self):
+            return f"Margins(0 samples, {how})"
+        found = self.margin[self.crossed]
+        median = f", median {float(found.median()):.4g}" if len(found) else ""
+        crossed, wrong = float(self.crossed.float().mean()), float((self.margin < 0).float().mean())
+        return f"Margins({len(self):,} samples, {how}: {crossed:.1%} crossed, {wrong:.1%} wrong{median})"
+
+    @property
+    def crossed(self) -> Tensor:
+        """Was the boundary found (n,)."""
+        return self.status == Status.CROSSED
+
+    @property
+    def links(self) -> tuple[Link, ...] | None:
+        """The pool and the model they were made from; None where an old file does not tell."""
+        return read_links(self.made_from)
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row per sample; the status by its name."""
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise PumaError("to_pandas needs pandas, which is not installed: pip install pandas.") from error
+        columns = {name: getattr(self, name).numpy(force=True) for name in _COLUMNS}
+        names = [status.name for status in Status]
+        return pandas.DataFrame(columns | {"status": pandas.Categorical.from_codes(columns["status"], names)})
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``margins.parquet``, whole or not at all; a file of another kind in its place raises."""
+        path = Path(path)
+        if path.exists():
+            read_margins_footer(path)
+        return write_margins(path, [self], {"format": FORMAT, **self.made_from})
+
+
+@dataclass(frozen=True)
+class MarginProvenance:
+    """Everything that a margin depends on. Equal ones give equal files, bit for bit on the same machine."""
+
+    pool: str
+    pool_size: int
+    model: str
+    method: str
+    config: Mapping[str, Any]
+    norm: str
+    cap: float | None
+    batch_size: int
+    part_size: int
+    precision: str
+
+    def describe(self, pool_path: str = "", model_path: str = "") -> dict[str, Any]:
+        """Return what the footer of a margins file says; paths are hints for who looks for pool and model."""
+        links = (Link("pool", "pool", self.pool, pool_path), Link("model", "model", self.model, model_path))
+        return {
+            "format": FORMAT,
+            **dataclasses.asdict(self),
+            "pool_fingerprint": self.pool,
+            "versions": {"puma": version("puma-pruning"), "torch": torch.__version__},
+            KEY: write_links(links),
+        }
+
+    def tell_differences(self, described: Mapping[str, Any]) -> list[str]:
+        """Say in words how a footer differs from this."""
+        ours = json.loads(json.dumps(dataclasses.asdict(self)))
+        names = {"pool": "pool", "model": "model weights"}
+        return [
+            f"{names.get(key, key)} was {_shorten(described.get(key))}, now {_shorten(value)}"
+            for key, value in ours.items()
+            if described.get(key) != value
+        ]
+
+
+def _shorten(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:12]}..."
+
+
+def read_margins(path: str | Path) -> Margins:
+    """Read a margins file, every checksum verified; one of an older version lacks labels and counts of passes."""
+    described = read_margins_footer(path)
+    there = read_head(path, _WHAT).columns
+    wanted = {name: kind for name, kind in _COLUMNS.items() if name in there or name not in _LATER}
+    arrays = read_columns(path, wanted, _WHAT)
+    count = len(arrays["sample_id"])
+    columns = {
+        name: torch.from_numpy(arrays[name]).to(_TENSORS.get(name, torch.int64))
+        if name in arrays
+        else torch.full((count,), -1, dtype=_TENSORS.get(name, torch.int64))
+        for name in _COLUMNS
+    }
+    return Margins(**columns, made_from=described)
+
+
+def read_margins_footer(path: str | Path) -> dict[str, Any]:
+    """Return what a margins file was made from; a file of another kind, or one cut short, raises."""
+    if not os.path.lexists(path):
+        raise PumaError(f"no margins at {path}: expected {_WHAT}.")
+    described = dict(read_head(path, _WHAT).footer)
+    if described.get("format") != FORMAT:
+        raise PumaError(f"{path} is not a margins file of this version (no {FORMAT!r} in its footer).")
+    return described
+
+
+def write_margins(path: str | Path, parts: Iterable[Margins], described: Mapping[str, Any]) -> Path:
+    """Write margins as row groups of one file that appears under its name only when it is complete on disk."""
+    schema = pa.schema(list(_COLUMNS.items()))
+
+    def to_arrow(margins: Margins) -> pa.Table:
+        columns = [pa.array(getattr(margins, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    return write_table(path, schema, map(to_arrow, parts), described)
+
+
+def join_margins(parts: list[Margins], described: Mapping[str, Any]) -> Margins:
+    """Put margins behind each other."""
+    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    return Margins(**columns, made_from=described)
+
+
+__all__ = [
+    "FORMAT",
+    "UNKNOWN",
+    "MarginProvenance",
+    "Margins",
+    "join_margins",
+    "read_margins",
+    "read_margins_footer",
+    "write_margins",
+]

@@ -1,0 +1,301 @@
+"""Margins of a whole pool: streamed, in memory or in a file that is written in parts, resumable, sharded over ranks.
+
+Every part is measured on its own, so its bits do not depend on which parts were measured before, by which process or
+rank: a run that was killed and resumed, or spread over ranks, gives the same file as an undisturbed one.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from puma.attacks.norms import find_norm
+from puma.attacks.validation import check_label_range
+from puma.errors import PumaError
+from puma.files import lock
+from puma.margins.margins_file import (
+    MarginProvenance,
+    Margins,
+    join_margins,
+    read_margins,
+    read_margins_footer,
+    write_margins,
+)
+from puma.margins.measure_margins import PreparedMeasurement, check_settings, name_precision, prepare_measurement
+from puma.margins.search.methods import find_method
+from puma.models import fingerprint_model
+from puma.pools import Pool, to_unit
+from puma.processes import ProcessGroup, join_processes
+from puma.progress import Advance, progress_bar
+
+PART_SIZE = 8192  # some minutes of a small net on a processor: what an interruption costs at most
+_BOUNDS = (0.0, 1.0)  # pixels of a pool
+
+
+def measure_pool(
+    model: nn.Module,
+    pool: Pool | str | Path,
+    out: str | Path | None = None,
+    *,
+    method: str = "deepfool",
+    norm: str = "linf",
+    batch_size: int = 128,
+    cap: float | None = None,
+    part_size: int = PART_SIZE,
+    resume: bool = True,
+    progress: bool = False,
+    autocast: torch.dtype | None = None,
+    compiled: bool = False,
+    model_path: str = "",
+) -> Margins:
+    """Measure every sample of a pool: in memory, or into the file ``out`` (parquet) for pools of any size.
+
+    Args:
+        model: any module that takes images (n, channels, height, width) in [0, 1] and gives logits; left as it was.
+        pool: a ``puma.Pool`` or the folder of one.
+        out: where to write the margins; finished parts are kept in a folder beside it until all are there. Under
+            ``torchrun`` the parts are shared among the ranks.
+        method, norm, batch_size, cap, autocast, compiled: see ``puma.measure_margins``.
+        part_size: samples per part.
+        resume: a second call goes on after the last finished part, or finds the file whole; if pool, model or settings
+            differ it raises. False starts over.
+        progress: show a progress bar.
+        model_path: where the model came from, to be noted in the file.
+
+    Returns:
+        The margins in the order of the pool; the same as ``puma.read_margins(out)``.
+    """
+    task = _describe_task(model, pool, method, norm, batch_size, cap, part_size, autocast, compiled, model_path)
+    if out is not None:
+        return read_margins(_measure_to_file(task, Path(out), resume, progress))
+    with _prepare_task(task) as prepared, _show_progress(task, range(task.parts), progress) as advance:
+        parts = [_measure_part(task, prepared, part, advance) for part in range(task.parts)]
+    return join_margins(parts, task.described)
+
+
+@dataclass(frozen=True)
+class _PoolTask:
+    """A pool to measure, a model to measure it by, and how."""
+
+    model: nn.Module
+    pool: Pool
+    provenance: MarginProvenance
+    described: dict[str, object]  # the footer
+    autocast: torch.dtype | None
+    compiled: bool
+
+    @property
+    def parts(self) -> int:
+        """Number of parts the pool is cut into."""
+        return -(-self.provenance.pool_size // self.provenance.part_size)
+
+    def span(self, part: int) -> tuple[int, int]:
+        """Positions in the pool, from and up to, of one part."""
+        start = part * self.provenance.part_size
+        return start, min(start + self.provenance.part_size, self.provenance.pool_size)
+
+
+def _describe_task(
+    model: nn.Module,
+    pool: Pool | str | Path,
+    method: str,
+    norm: str,
+    batch_size: int,
+    cap: float | None,
+    part_size: int,
+    autocast: torch.dtype | None,
+    compiled: bool,
+    model_path: str,
+) -> _PoolTask:
+    check_settings(model, batch_size, cap, _BOUNDS)
+    if part_size < 1:
+        raise PumaError(f"part_size must be at least 1, got {part_size}.")
+    if isinstance(pool, str | Path):
+        pool = Pool.open(pool)
+    if not isinstance(pool, Pool):
+        raise PumaError(
+            f"pool must be a puma.Pool or the folder of one, got {type(pool).__name__}; "
+            "puma.Pool.from_tensors and puma.Pool.from_dataset make one."
+        )
+    if not len(pool):
+        raise PumaError("the pool is empty: there is nothing to measure.")
+    provenance = MarginProvenance(
+        pool=pool.fingerprint,
+        pool_size=len(pool),
+        model=fingerprint_model(model, pool.image_shape),
+        method=method,
+        config=dataclasses.asdict(find_method(method).config),
+        norm=find_norm(norm).name,
+        cap=cap,
+        batch_size=batch_size,
+        part_size=part_size,
+        precision=name_precision(autocast, compiled),
+    )
+    described = provenance.describe(os.pathsep.join(str(store.path) for store in pool.stores), model_path)
+    return _PoolTask(model, pool, provenance, described, autocast, compiled)
+
+
+def _measure_to_file(task: _PoolTask, out: Path, resume: bool, progress: bool) -> Path:
+    files = PartFiles(out, task)
+    with join_processes(patient=True) as group:
+        if _find_finished(files, resume, group):
+            return out
+        with files.locked() if group.writes else contextlib.nullcontext():
+            group.barrier()
+            missing = files.find_missing(range(group.rank, task.parts, group.count))
+            if missing:
+                with (
+                    _prepare_task(task) as prepared,
+                    _show_progress(task, missing, progress and group.writes, group.count) as advance,
+                ):
+                    for part in missing:
+                        write_margins(files.path(part), [_measure_part(task, prepared, part, advance)], task.described)
+            group.barrier()
+            if group.writes:
+                files.merge()
+            group.barrier()
+    return out
+
+
+def _find_finished(files: "PartFiles", resume: bool, group: ProcessGroup) -> bool:
+    """Clear what is not to be resumed; say whether the result is there already."""
+    if not resume and group.writes:
+        files.start_over()
+    group.barrier()
+    finished = files.is_finished()
+    group.barrier()
+    if finished and group.writes:
+        files.clear()
+    return finished
+
+
+def _prepare_task(task: _PoolTask) -> contextlib.AbstractContextManager[PreparedMeasurement]:
+    return prepare_measurement(
+        task.model,
+        to_unit(task.pool.batch(np.arange(min(8, len(task.pool)))).images),
+        method=task.provenance.method,
+        norm=task.provenance.norm,
+        bounds=_BOUNDS,
+        cap=task.provenance.cap,
+        autocast=task.autocast,
+        compiled=task.compiled,
+    )
+
+
+def _show_progress(
+    task: _PoolTask, parts: range | list[int], enabled: bool, ranks: int = 1
+) -> contextlib.AbstractContextManager[Advance]:
+    title = "margins" if ranks == 1 else f"margins (rank 0 of {ranks})"
+    return progress_bar(title, sum(stop - start for start, stop in map(task.span, parts)), enabled=enabled)
+
+
+def _measure_part(task: _PoolTask, prepared: PreparedMeasurement, part: int, advance: Advance) -> Margins:
+    start, stop = task.span(part)
+    batches = _read_batches(task.pool, start, stop, task.provenance.batch_size, prepared.setting.classes)
+    margins = prepared.measure(batches, stop - start, task.provenance.batch_size, advance=advance)
+    sample_id = torch.from_numpy(np.array(task.pool.sample_id[start:stop]))
+    return dataclasses.replace(margins, sample_id=sample_id, made_from=task.described)
+
+
+def _read_batches(pool: Pool, start: int, stop: int, batch_size: int, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Read batches, the next one while the last is measured."""
+
+    def read(begin: int) -> tuple[Tensor, Tensor]:
+        batch = pool.batch(np.arange(begin, min(begin + batch_size, stop)))
+        check_label_range(batch.labels, classes)
+        return to_unit(batch.images), batch.labels
+
+    begins = range(start, stop, batch_size)
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(read, begins[0])
+        for following in begins[1:]:
+            batch, coming = coming.result(), reader.submit(read, following)
+            yield batch
+        yield coming.result()
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The folder beside the final file in which finished parts wait: what is there, and how they become one file."""
+
+    out: Path
+    task: _PoolTask
+
+    @property
+    def folder(self) -> Path:
+        """Where the parts are."""
+        return self.out.with_name(f"{self.out.name}.parts")
+
+    def path(self, part: int) -> Path:
+        """File of one part."""
+        return self.folder / f"part-{part:06d}.parquet"
+
+    def is_finished(self) -> bool:
+        """Is the final file there; one made from something else raises."""
+        if not self.out.exists():
+            return False
+        self._refuse_others(self.out)
+        return True
+
+    def find_missing(self, wanted: range) -> list[int]:
+        """Which of these parts have to be measured; parts made from something else raise, broken ones go."""
+        return [part for part in wanted if not self._is_whole(part)]
+
+    def _is_whole(self, part: int) -> bool:
+        path = self.path(part)
+        if not path.exists():
+            return False
+        start, stop = self.task.span(part)
+        try:
+            rows = len(read_margins(path))
+        except PumaError:  # cut short or damaged: measured again
+            path.unlink()
+            return False
+        self._refuse_others(path)
+        return rows == stop - start
+
+    def _refuse_others(self, path: Path) -> None:
+        differences = self.task.provenance.tell_differences(read_margins_footer(path))
+        if differences:
+            raise PumaError(
+                f"{path} was made from something else ({'; '.join(differences)}); "
+                "give another --out, or --no-resume to start over."
+            )
+
+    def merge(self) -> None:
+        """Write the final file from all parts, then remove them."""
+        parts = (read_margins(self.path(part)) for part in range(self.task.parts))
+        write_margins(self.out, parts, self.task.described)
+        self.clear()
+
+    def start_over(self) -> None:
+        """Remove an earlier result and its parts; a file that is not of margins, or a run under way, raises."""
+        if self.out.exists():
+            read_margins_footer(self.out)
+        if self.folder.is_dir():
+            with self.locked():
+                self.clear()
+        self.out.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove the parts, and their folder if nothing else is in it."""
+        for pattern in ("part-*", ".part-*", "lock", ".lock.lock"):  # "lock" is of older versions
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from writing the same parts; the lock dies with its process."""
+        busy = f"another process is writing {self.out}; wait for it, or give another --out."
+        with lock(self.folder / "lock", busy=busy):
+            yield

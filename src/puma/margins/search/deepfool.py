@@ -1,0 +1,228 @@
+"""The engine behind ``deepfool`` and ``tight``: DeepFool's linearisation, but always measured from the image.
+
+Where DeepFool adds up steps, this search keeps one direction from the image (a pattern, see line_search.py) and one
+radius. A step linearises the gap at the current point, turns the pattern towards its steepest descent, and moves to
+the radius at which the linearised gap closes on the new ray: one forward and one backward, whatever the number of
+classes. ``tight`` follows several rivals at once and lets them race.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from puma.attacks.norms import Norm
+from puma.margins.search.engine import DONE, DROPPED, Arrival, Rows, SearchMethod, Stage, Status
+from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
+from puma.margins.search.network import Network, mask_label, measure_gap, pick_logit, take_gradient
+from puma.margins.search.opening import open_searches
+
+STEP, LOOK = 0, 1  # stages
+# one linearisation may move the radius only between these shares of itself: a flat or steep spot must not throw a
+# search away; chosen by hand, no finer than that
+_SHORTEST_STEP, _LONGEST_STEP = 0.3, 2.5
+_SMALLEST_RADIUS = 1e-7  # of the widest distance: below fp32's spacing of pixels near 1
+_HOPELESS = 2.0  # with a cap: a first linearisation this many times beyond it is not stepped, only looked at
+_NEARER = 0.9  # a restart begins inside the best crossing so far: only a nearer one is of use
+# in so few dimensions searches often end in local minima, and restarts cost little
+FEW_PIXELS, FEW_PIXELS_RESTARTS = 64, 12
+
+
+@dataclass(frozen=True)
+class DeepFoolConfig:
+    """How hard to search. Steps count gradients of the rival that is followed, the first one included."""
+
+    candidates: int = 2  # rivals that get a first gradient
+    steps: int = 3  # with 2 candidates the cheapest that beat textbook DeepFool's margins on the nets it was tuned on
+    wrong_steps: int = 6  # a wrong sample has to overtake several rivals, which takes longer
+    retry_steps: int = 5  # when the ray did not cross where it should have
+    temperature: float = 1.0  # of the blend of rivals ahead of a wrong sample, in units of its gap; cools as 1 / step
+    momentum: float = 0.0  # share of the earlier gradients in the heading; only searches of many steps have use for it
+    race: float = 1.0  # rivals within this factor of the nearest are followed side by side ...
+    race_steps: int = 3  # ... for so many steps, and then only those within ...
+    lead: float = 1.08  # this factor, so that a rival as good within the noise of a step stays
+    tolerance: float = 1e-3  # of the distance, relative
+    restarts: int = 0
+    surprise: float = 1.5  # see RestartRule
+    restart_steps: int = 8
+
+
+DEEPFOOL = DeepFoolConfig()
+TIGHT = DeepFoolConfig(candidates=5, steps=16, wrong_steps=24, momentum=0.5, race=1.5, tolerance=2e-4, restarts=2)
+
+
+def assemble_deepfool(
+    network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: DeepFoolConfig
+) -> SearchMethod:
+    """Assemble the search. ``ranks`` (K, K) are typical gradient norms, which order the rivals."""
+    widest = norm.diameter(box.high - box.low, network.pixels)
+    limit = widest if cap is None else min(cap, widest)
+    reach = norm.longest_ray * limit
+    line = LineSearch(tolerance=config.tolerance, reach=reach, retry_stage=STEP, retries=2)
+    if cap is not None:
+        config = replace(config, restarts=0)
+        line = LineSearch(tolerance=config.tolerance, reach=reach, beyond_reach=Status.CAPPED)
+    candidates = min(config.candidates, len(ranks) - 1)
+    if config.restarts and network.pixels <= FEW_PIXELS:
+        config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
+    last: Callable[[Rows], Rows] = partial(search_line, network=network, box=box, config=line)
+    if config.restarts:
+        last = add_restarts(last, norm, box, limit, network.pixels, RestartRule(config.restarts, config.surprise, STEP))
+
+    def begin(arrival: Arrival) -> Rows:
+        rows = open_searches(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)
+        if config.momentum:
+            rows = rows.change(memory=-rows.pattern)
+        if config.restarts:
+            rows = rows.change(kept=rows.pattern)
+        hopeless = rows.radius > _HOPELESS * line.reach  # far beyond the cap already by the first linearisation
+        return rows.change(
+            radius=rows.radius.clamp(_SMALLEST_RADIUS * widest, line.reach),
+            stage=torch.where(
+                (rows.stage == STEP) & hopeless & (cap is not None) & (config.race <= 1), LOOK, rows.stage
+            ),
+        )
+
+    return SearchMethod(
+        begin=begin,
+        begin_forwards=1,
+        begin_backwards=candidates,
+        stages=(
+            Stage(lambda rows: take_step(rows, network, norm, box, line.reach, config), 1, 1),
+            Stage(last, 1, 0),
+        ),
+    )
+
+
+def take_step(rows: Rows, network: Network, norm: Norm, box: Box, reach: float, config: DeepFoolConfig) -> Rows:
+    """Linearise at the current point, turn the pattern, move to where the gap closes; drop rivals that lag."""
+    points = box.ray(rows.origin, rows.pattern, rows.radius).requires_grad_()
+    logits = network.logits(points)
+    _, strongest = measure_gap(logits.detach(), rows.label, rows.right)
+    rows = rows.change(rival=torch.where(rows.step == 0, strongest, rows.rival))
+    surrogate, gap = search_gap(logits, rows, config.temperature)
+    slant = take_gradient(surrogate.sum(), points)
+    points = points.detach()
+    memory, heading = rows.memory, slant
+    if config.momentum:
+        # gradients are added up at the size of a pattern, which is what the memory begins with
+        size = norm.dual(norm.steepest(slant)) / norm.dual(slant).clamp_min(torch.finfo(slant.dtype).tiny)
+        memory = heading = torch.addcmul(config.momentum * memory, slant, size[:, None])
+    turn = -turn_share(rows.step)[:, None]
+    pattern = norm.confine(torch.addcmul(rows.pattern, norm.steepest(heading), turn))
+    radius, slope = newton_on_ray(box, rows.origin, pattern, rows.radius, points, gap, slant)
+    radius = radius.where(radius.isfinite(), rows.radius).clamp(
+        _SHORTEST_STEP * rows.radius, _LONGEST_STEP * rows.radius
+    )
+    usable = (slope.isfinite() & radius.isfinite())[:, None]
+    stepped = rows.change(
+        step=rows.step + 1,
+        pattern=torch.where(usable, pattern, rows.pattern),
+        memory=torch.where(usable, memory, rows.memory) if config.momentum else memory,
+        radius=torch.where(usable[:, 0], radius, rows.radius).clamp(max=reach),
+        slope=slope,
+        looks=torch.zeros_like(rows.looks),
+        low=torch.zeros_like(rows.low),
+        low_gap=rows.scale,
+    )
+    return send_on(stepped, norm, box, config)
+
+
+def search_gap(logits: Tensor, rows: Rows, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the gap to differentiate and the gap to close.
+
+    A right sample follows one rival. A wrong one has to overtake all: the radius comes from the strongest, the
+    direction from a log-sum-exp over all of them, whose gradient blends those that are nearly tied.
+    """
+    lead = pick_logit(logits, rows.label) - pick_logit(logits, rows.rival)
+    warmth = (temperature * rows.scale / rows.step.clamp_min(1)).clamp_min(torch.finfo(logits.dtype).tiny)
+    soft = (mask_label(logits, rows.label) / warmth[:, None]).logsumexp(1) * warmth - pick_logit(logits, rows.label)
+    true, _ = measure_gap(logits.detach(), rows.label, rows.right)
+    return torch.where(rows.right, lead, soft), torch.where(rows.right, lead.detach(), true)
+
+
+def turn_share(taken: Tensor) -> Tensor:
+    """How far the pattern turns after so many gradients.
+
+    Fully at first, since the first two patterns are guesses; then by half, and less with the root of the steps, as
+    subgradient methods do, so that it settles where the gap has kinks.
+    """
+    return torch.where(taken < 2, 1.0, 0.5 * (3.0 / (taken + 1.0)).sqrt())
+
+
+def send_on(rows: Rows, norm: Norm, box: Box, config: DeepFoolConfig) -> Rows:
+    """Send rows that took all their steps to the line search, the best rival only; between, drop those that lag."""
+    limit = torch.where(rows.right, config.steps, config.wrong_steps)
+    limit = torch.where(rows.restarts > 0, config.restart_steps, limit) + config.retry_steps * rows.retries
+    last = rows.step >= limit
+    stage = torch.where(last, LOOK, STEP)
+    if config.race > 1:
+        stage = torch.where(_find_lagging(rows, norm, box, last, config), DROPPED, stage)
+    return rows.change(stage=stage)
+
+
+def _find_lagging(rows: Rows, norm: Norm, box: Box, last: Tensor, config: DeepFoolConfig) -> Tensor:
+    """Which rows have a sibling that is clearly ahead; at the last step, all but the first of the best."""
+    _, sample = torch.unique_consecutive(rows.owner, return_inverse=True)
+    distance = norm.length(box.ray(rows.origin, rows.pattern, rows.radius) - rows.origin)
+    distance = distance.nan_to_num(nan=torch.finfo(distance.dtype).max)
+    best = torch.full_like(distance, torch.inf).scatter_reduce(0, sample, distance, "amin")[sample]
+    place = torch.arange(len(sample), device=sample.device)
+    beaten = torch.where(distance <= best, place, len(sample))
+    winner = torch.full_like(place, len(sample)).scatter_reduce(0, sample, beaten, "amin")[sample]
+    behind = (rows.step >= config.race_steps) & (distance > config.lead * best)
+    return torch.where(last, place != winner, behind)
+
+
+@dataclass(frozen=True)
+class RestartRule:
+    """How often to begin anew, and for which samples: those that ended ``surprise`` times farther than promised."""
+
+    count: int
+    surprise: float
+    stage: int
+
+
+def add_restarts(
+    look_once: Callable[[Rows], Rows], norm: Norm, box: Box, reach: float, pixels: int, config: RestartRule
+) -> Callable[[Rows], Rows]:
+    """Extend a line search: keep the best crossing of all starts, and begin anew from another pattern if it is poor.
+
+    The starting patterns are random but the same for all samples, so a margin does not depend on its neighbours.
+    """
+    random = torch.Generator().manual_seed(0)
+    starts = norm.steepest(torch.randn(config.count, pixels, generator=random))
+
+    def look_again(rows: Rows) -> Rows:
+        rows = look_once(rows)
+        ended = rows.stage == DONE
+        if not bool(ended.any()):
+            return rows
+        length = norm.length(box.ray(rows.origin, rows.pattern, rows.high.nan_to_num(posinf=0.0)) - rows.origin)
+        better = ended & rows.high.isfinite() & (length < rows.kept_length)
+        kept = torch.where(better[:, None], rows.pattern, rows.kept)
+        kept_radius = torch.where(better, rows.high, rows.kept_radius)
+        kept_length = torch.where(better, length, rows.kept_length)
+        anew = ended & (kept_length > config.surprise * rows.promise) & (rows.restarts < config.count)
+        over = ended & ~anew
+        found = over & kept_length.isfinite()
+        start = starts.to(rows.origin)[rows.restarts.long().clamp(max=config.count - 1)]
+        guess = torch.where(kept_length.isfinite(), _NEARER * kept_length, reach * (rows.restarts + 1) / config.count)
+        return rows.change(
+            kept=kept,
+            kept_radius=kept_radius,
+            kept_length=kept_length,
+            stage=torch.where(anew, config.stage, rows.stage),
+            status=torch.where(found, int(Status.CROSSED), rows.status),
+            pattern=torch.where(anew[:, None], start, torch.where(found[:, None], kept, rows.pattern)),
+            memory=torch.where(anew[:, None], -start, rows.memory) if rows.memory.shape[1] else rows.memory,
+            radius=torch.where(anew, guess, rows.radius),
+            high=torch.where(anew, torch.inf, torch.where(found, kept_radius, rows.high)),
+            step=torch.where(anew, 0, rows.step),
+            retries=torch.where(anew, 0, rows.retries),
+            restarts=rows.restarts + anew.int(),
+        )
+
+    return look_again

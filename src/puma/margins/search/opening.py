@@ -1,0 +1,161 @@
+"""The opening: is a sample right and by how much, and a first gradient for each of a few rivals.
+
+The nearest rival has the smallest gap / ||gradient||, but gradients of all K rivals cost K backwards. The norms
+differ far less between images than between pairs of classes, so they are estimated once, on a few smooth
+random images, and rank the rivals of every sample. For an affine model the ranking is exact.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from puma.attacks.norms import Norm
+from puma.margins.search.engine import Arrival, Rows, Status, end_searches, open_rows
+from puma.margins.search.line_search import Box, newton_on_ray
+from puma.margins.search.network import Network, measure_gap, pick_logit, take_gradient
+
+# leads below this share of the largest logit are decided by the original model, not by its prepared copy
+NEAR_TIE = 1e-3
+_NEWTON_STEPS = 2  # the first shows which pixels are clipped, the second reckons without them; later steps refine it
+_EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
+# beyond these, rivals are ranked by their gaps alone
+_MOST_CLASSES = 256
+_LARGEST_JACOBIAN = 2**26
+_FEW_CLASSES, _PROBES, _PROBES_OF_MANY = 32, 8, 2  # images that norms are averaged over; K gradients are taken of each
+_ROWS = 128  # gradients of logits in one pass
+
+
+def judge_arrivals(arrival: Arrival, logits: Tensor, network: Network) -> Rows:
+    """Open rows with the original model's prediction; samples with non-finite logits are done at once."""
+    logits = logits.detach()
+    prediction = logits.argmax(1)
+    lead = (logits.topk(2, 1).values * logits.new_tensor([1.0, -1.0])).sum(1)
+    unsure = ~(lead > NEAR_TIE * logits.abs().amax(1)) | (network.autocast is not None)
+    if bool(unsure.any()):
+        exact = network.judge(arrival.origin[unsure])
+        logits, prediction = logits.clone(), prediction.clone()
+        logits[unsure], prediction[unsure] = exact, exact.argmax(1)
+    gap, rival = measure_gap(logits, arrival.label, prediction == arrival.label)
+    rows = open_rows(arrival, prediction, gap, rival)
+    return end_searches(rows, ~logits.isfinite().all(1), Status.NON_FINITE)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The direction against one rival per sample, where its linearised gap closes, and how it compares."""
+
+    rival: Tensor
+    pattern: Tensor
+    radius: Tensor
+    slope: Tensor
+    steepness: Tensor
+    preference: Tensor  # smaller is better
+
+
+def open_searches(
+    arrival: Arrival, network: Network, norm: Norm, box: Box, ranks: Tensor, *, candidates: int, race: float
+) -> Rows:
+    """Open a row for the best rival of every sample, and for those within the factor ``race`` of it."""
+    points = arrival.origin.detach().requires_grad_()
+    logits = network.logits(points)
+    rows = judge_arrivals(arrival, logits, network)
+    rivals = order_rivals(rows, logits.detach(), ranks, candidates)
+    openings = [
+        open_against(rivals[:, i], rows, points, logits, norm, box, again=i + 1 < candidates) for i in range(candidates)
+    ]
+    steepness = torch.stack([opening.steepness for opening in openings])
+    rows = end_searches(rows, (rows.stage >= 0) & (steepness == 0).all(0), Status.ZERO_GRADIENT)
+    rows = end_searches(rows, (rows.stage >= 0) & ~(steepness > 0).any(0), Status.NON_FINITE)
+    return _choose_rivals(rows, openings, race)
+
+
+def order_rivals(rows: Rows, logits: Tensor, ranks: Tensor, candidates: int) -> Tensor:
+    """Return the rivals most worth a gradient: nearest first for a right sample, farthest ahead for a wrong one.
+
+    A right sample needs one rival to overtake. A wrong one must overtake every rival ahead of it, and the farthest
+    of these half-spaces says most about the distance. In ``(f_y - f_k) / norm`` both come lowest.
+    """
+    distance = (pick_logit(logits, rows.label)[:, None] - logits) / ranks[rows.label]
+    distance = distance.scatter(1, rows.label[:, None], torch.inf)
+    return distance.topk(candidates, 1, largest=False).indices
+
+
+def open_against(
+    rival: Tensor, rows: Rows, points: Tensor, logits: Tensor, norm: Norm, box: Box, *, again: bool
+) -> Opening:
+    """Linearise the gap to one rival per sample and solve for the radius inside the box."""
+    lead = pick_logit(logits, rows.label) - pick_logit(logits, rival)
+    gap = torch.where(rows.right, lead, -lead)
+    slant = take_gradient(gap.sum(), points, again=again)
+    gap, steepness, pattern = gap.detach(), norm.dual(slant), -norm.steepest(slant)
+    radius = gap / steepness  # the first Newton step, from the image
+    for _ in range(_NEWTON_STEPS):
+        radius, slope = newton_on_ray(box, rows.origin, pattern, radius, rows.origin, gap, slant)
+    # the box may stop the ray short of the radius, most of all in L2: what counts is the distance
+    distance = norm.length(box.ray(rows.origin, pattern, radius.nan_to_num()) - rows.origin)
+    distance = torch.where(radius.isfinite(), distance, torch.inf)
+    preference = torch.where(rows.right, distance, torch.where(gap > 0, -distance, torch.inf))
+    unboxed = gap / steepness
+    return Opening(
+        rival=rival,
+        pattern=pattern,
+        radius=torch.where(radius.isfinite(), radius, unboxed),
+        slope=slope,
+        steepness=steepness,
+        preference=torch.where(steepness > 0, preference, torch.inf),
+    )
+
+
+def _choose_rivals(rows: Rows, openings: list[Opening], race: float) -> Rows:
+    preference = torch.stack([opening.preference for opening in openings], 1)
+    best, choice = preference.min(1)
+    follow = (preference <= race * best[:, None]) & (rows.right & (rows.stage >= 0) & (race > 1))[:, None]
+    follow = follow.scatter(1, choice[:, None], True)
+    sample, which = follow.nonzero(as_tuple=True)
+
+    def column(name: str) -> Tensor:
+        return torch.stack([getattr(opening, name) for opening in openings], 1)[sample, which]
+
+    return rows.take(sample).change(
+        rival=torch.where(rows.stage[sample] >= 0, column("rival"), rows.rival[sample]),
+        pattern=column("pattern"),
+        radius=column("radius"),
+        slope=column("slope"),
+        step=rows.step[sample] + 1,
+        promise=best.abs()[sample],
+    )
+
+
+def estimate_pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor) -> Tensor:
+    """Return the (K, K) typical dual norms of logit-difference gradients; all ones where too dear to get."""
+    flat = torch.ones(1, 1, device=like.device, dtype=like.dtype).expand(classes, classes)
+    if classes > _MOST_CLASSES or classes * like.shape[1] > _LARGEST_JACOBIAN:
+        return flat
+    probes = draw_smooth_images(network, box, _PROBES if classes <= _FEW_CLASSES else _PROBES_OF_MANY, like)
+    wanted = torch.arange(classes, device=like.device).repeat(len(probes))
+    points = probes.repeat_interleave(classes, 0)
+    pieces = zip(torch.split(points, _ROWS), torch.split(wanted, _ROWS), strict=True)
+    jacobian = torch.cat([_logit_gradients(network, *piece) for piece in pieces])
+    power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
+    by_probe = jacobian.view(len(probes), classes, -1)
+    norms = torch.cdist(by_probe, by_probe, p=power).mean(0)
+    return torch.where(norms.isfinite() & (norms > 0), norms, flat)
+
+
+def draw_smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tensor:
+    """Return rows of smooth noise: always the same, so that a margin does not depend on its neighbours."""
+    random = torch.Generator().manual_seed(0)
+    if len(network.shape) != 3:
+        pixels = torch.rand(count, like.shape[1], generator=random)
+    else:
+        channels, height, width = network.shape
+        coarse = torch.rand(count, channels, min(4, height), min(4, width), generator=random)
+        pixels = network.to_rows(F.interpolate(coarse, size=(height, width), mode="bilinear"))
+    return (box.low + (box.high - box.low) * pixels).to(like)
+
+
+def _logit_gradients(network: Network, points: Tensor, wanted: Tensor) -> Tensor:
+    points = points.detach().requires_grad_()
+    return take_gradient(network.logits(points).gather(1, wanted[:, None]).sum(), points)
