@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from puma.margins import Status as Status
     from puma.margins import measure_margins as measure_margins
     from puma.margins import measure_pool as measure_pool
+    from puma.margins import read_margins as read_margins
     from puma.planning import Plan as Plan
     from puma.planning import adaptive_strength as adaptive_strength
     from puma.planning import prune as prune
@@ -33,6 +34,7 @@ _PLACES = {
     "measure_pool": "puma.margins",
     "pgd": "puma.attacks",
     "prune": "puma.planning",
+    "read_margins": "puma.margins",
     "trades_loss": "puma.training",
 }
 __all__ = sorted(_PLACES)

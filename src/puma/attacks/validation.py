@@ -20,7 +20,7 @@ def to_tensors(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
         )
     if isinstance(labels, np.ndarray | list | tuple | range):
         try:
-            labels = torch.from_numpy(np.asarray(labels))
+            labels = torch.from_numpy(np.asarray(labels) if len(labels) else np.zeros(0, dtype=np.int64))
         except (TypeError, ValueError) as error:
             raise PumaError(f"labels must be whole numbers, one per image, got {type(labels).__name__}.") from error
     if not isinstance(labels, Tensor):
