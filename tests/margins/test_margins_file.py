@@ -125,3 +125,61 @@ def test_statuses_survive_the_file(tmp_path: Path) -> None:
     again = read_margins(stuck.save(tmp_path / "m.parquet"))
     assert (again.status == Status.ZERO_GRADIENT).all()
     assert again.margin.isnan().all()
+
+
+def test_no_flipped_bit_changes_a_value_unnoticed(found: Margins, tmp_path: Path) -> None:
+    path = found.save(tmp_path / "m.parquet")
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        try:
+            again = read_margins(path)
+        except PumaError:
+            refused += 1
+        else:
+            assert same(again, found), place
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("footer", "sentence"),
+    [
+        ("{", "must be JSON"),
+        ("[1]", "must be a JSON object, got list"),
+        ("[" * 200_000, "must be JSON"),
+        ("{}", "not a margins file"),
+        ('{"format": ["puma-margins-1"]}', "not a margins file"),
+        ('{"format": "puma-margins-1"}', "does not tell method and norm"),
+        ('{"format": "puma-margins-1", "method": 3, "norm": "linf"}', "does not tell method and norm"),
+        ('{"format": "puma-margins-1", "method": "deepfool", "norm": "l3"}', "does not tell method and norm"),
+    ],
+)
+def test_a_damaged_footer_is_one_sentence(found: Margins, tmp_path: Path, footer: str, sentence: str) -> None:
+    table = pq.read_table(found.save(tmp_path / "m.parquet"))
+    pq.write_table(table.replace_schema_metadata({"puma": footer}), tmp_path / "bad.parquet")
+    with pytest.raises(PumaError, match=sentence):
+        read_margins(tmp_path / "bad.parquet")
+
+
+def test_damaged_columns_are_one_sentence(found: Margins, tmp_path: Path) -> None:
+    path = found.save(tmp_path / "m.parquet")
+    table = pq.read_table(path)
+    changes = {
+        "more than once": table.set_column(0, "sample_id", pa.array([3] * 40)),
+        "status must be 0..4": table.set_column(2, "status", pa.array([9] * 40, pa.int8())),
+        "lacks margin": table.drop_columns(["margin"]),
+        "margin must be float": table.set_column(1, "margin", pa.array(["a"] * 40)),
+        "values of rival are missing": table.set_column(5, "rival", pa.array([None] * 40, pa.int32())),
+    }
+    for sentence, changed in changes.items():
+        pq.write_table(changed, path)
+        with pytest.raises(PumaError, match=sentence):
+            read_margins(path)
+
+
+def test_margins_that_do_not_tell_how_they_were_measured_are_not_saved(found: Margins, tmp_path: Path) -> None:
+    columns = {name: getattr(found, name) for name in COLUMNS}
+    with pytest.raises(PumaError, match="made_from must tell method and norm"):
+        Margins(**columns).save(tmp_path / "m.parquet")
+    assert not (tmp_path / "m.parquet").exists()

@@ -257,3 +257,18 @@ def test_parts_of_another_size_are_refused_and_kept(
     with pytest.raises(PumaError, match="was made from something else"):
         measure_pool(smooth_net(), pool, out, part_size=40)
     assert sorted((tmp_path / "m.parquet.parts").glob("part-*")) == before
+
+
+def test_a_part_copied_over_another_is_measured_again(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = smooth_net(), tmp_path / "m.parquet"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            measure_pool(model, pool, out, part_size=30)
+    first, second = (tmp_path / "m.parquet.parts" / f"part-{part:06d}.parquet" for part in (0, 1))
+    second.write_bytes(first.read_bytes())
+    found = measure_pool(model, pool, out, part_size=30)
+    assert found.sample_id.tolist() == list(range(150))
+    assert same(found, measure_pool(model, pool, part_size=30))

@@ -9,10 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from puma.attacks.norms import NORMS
 from puma.errors import PumaError
 from puma.margins.search.engine import Status
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
@@ -89,6 +91,8 @@ class Margins:
     def save(self, path: str | Path) -> Path:
         """Write ``margins.parquet``, whole or not at all; a file of another kind in its place raises."""
         path = Path(path)
+        if not _is_complete(self.made_from):
+            raise PumaError("made_from must tell method and norm, such as {'method': 'deepfool', 'norm': 'linf'}.")
         if path.exists():
             read_margins_footer(path)
         return write_margins(path, [self], {"format": FORMAT, **self.made_from})
@@ -140,6 +144,8 @@ def read_margins(path: str | Path) -> Margins:
     """Read a margins file, every checksum verified; one of an older version lacks labels and counts of passes."""
     described = read_margins_footer(path)
     there = read_head(path, _WHAT).columns
+    if described.pop("columns", list(there)) != list(there):  # names in a schema have no checksum: they are told twice
+        raise PumaError(f"{path} is damaged: its columns are not those that its footer tells; measure it again.")
     wanted = {name: kind for name, kind in _COLUMNS.items() if name in there or name not in _LATER}
     arrays = read_columns(path, wanted, _WHAT)
     count = len(arrays["sample_id"])
@@ -149,6 +155,10 @@ def read_margins(path: str | Path) -> Margins:
         else torch.full((count,), -1, dtype=_TENSORS.get(name, torch.int64))
         for name in _COLUMNS
     }
+    if count and not 0 <= int(columns["status"].min()) <= int(columns["status"].max()) <= max(Status):
+        raise PumaError(f"{path} is damaged: status must be 0..{max(Status):d}; measure the margins again.")
+    if len(np.unique(arrays["sample_id"])) != count:
+        raise PumaError(f"{path} is damaged: some samples are in it more than once; measure the margins again.")
     return Margins(**columns, made_from=described)
 
 
@@ -159,7 +169,14 @@ def read_margins_footer(path: str | Path) -> dict[str, Any]:
     described = dict(read_head(path, _WHAT).footer)
     if described.get("format") != FORMAT:
         raise PumaError(f"{path} is not a margins file of this version (no {FORMAT!r} in its footer).")
+    if not _is_complete(described):
+        raise PumaError(f"{path} is damaged: its footer does not tell method and norm; measure the margins again.")
     return described
+
+
+def _is_complete(described: Mapping[str, Any]) -> bool:
+    """Tell whether method and norm are there, without which margins cannot be told apart."""
+    return isinstance(described.get("method"), str) and described.get("norm") in NORMS
 
 
 def write_margins(path: str | Path, parts: Iterable[Margins], described: Mapping[str, Any]) -> Path:
@@ -170,7 +187,7 @@ def write_margins(path: str | Path, parts: Iterable[Margins], described: Mapping
         columns = [pa.array(getattr(margins, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
         return pa.Table.from_arrays(columns, schema=schema)
 
-    return write_table(path, schema, map(to_arrow, parts), described)
+    return write_table(path, schema, map(to_arrow, parts), {**described, "columns": list(_COLUMNS)})
 
 
 def join_margins(parts: list[Margins], described: Mapping[str, Any]) -> Margins:
