@@ -8,19 +8,16 @@ import importlib
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from puma.experiments import EXPERIMENTS
-from puma.experiments.results import read_results
-from puma.experiments.spec import Experiment
+from puma.experiments import EXPERIMENTS, Experiment
+from puma.experiments.results import ResultSummary, read_results_file, summarise_results
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"docs/reproduce.md": "everything", "README.md": "summary"}
 PICTURES = ROOT / "docs" / "images" / "reproduce"
 _MARKS = re.compile(r"(<!-- numbers: .*? -->\n)(.*?)(<!-- end of numbers -->)", flags=re.S)
-
-Stored = Mapping[str, str]
 
 
 def main() -> None:
@@ -30,42 +27,41 @@ def main() -> None:
         shutil.copyfile(picture, PICTURES / picture.name)
     for page in PAGES:
         path = ROOT / page
-        path.write_text(updated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(update_page(page, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def updated(page: str, text: str) -> str:
+def update_page(page: str, text: str) -> str:
     """Return a page with its numbers put in anew."""
-    table = summary() if PAGES[page] == "summary" else everything()
+    table = format_summary() if PAGES[page] == "summary" else format_everything()
     return _MARKS.sub(lambda found: f"{found[1]}{table}\n{found[3]}", text)
 
 
-def summary() -> str:
+def format_summary() -> str:
     """Return the rows of the experiment that sums the method up."""
     header = "| | data | accuracy | robustness | seeds |\n|---|---|---|---|---|"
     lines = [
         f"| {row} | {dataset} | {ours['clean_accuracy']} | {ours['robust_accuracy']} | {ours['seeds']} |"
-        for dataset, row, ours, _ in finals("tab-summary")
+        for dataset, row, ours, _ in list_finals("tab-summary")
     ]
     return "\n".join([header, *lines])
 
 
-def everything() -> str:
+def format_everything() -> str:
     """Return a table per experiment: rows, the paper's values, ours."""
-    return "\n\n".join(section for name in EXPERIMENTS if (section := section_of(name)))
+    return "\n\n".join(section for name in EXPERIMENTS if (section := format_section(name)))
 
 
-def section_of(name: str) -> str:
+def format_section(name: str) -> str:
     """Return the heading, command, table and picture of one experiment; nothing if it was not run."""
     experiment = EXPERIMENTS[name]
-    path = ROOT / "results" / f"{name}.csv"
-    if not path.is_file():
+    if not list_summaries(name):
         return ""
     pictures = sorted(PICTURES.glob(f"{name}-small-*.png"))
     shown = "".join(f"\n\n![{experiment.title}](images/reproduce/{picture.name})" for picture in pictures)
-    command, found = told_by_the_file(name)
+    command, found = read_docstring(name)
     parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
     if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves"):
-        rows = list(finals(name))
+        rows = list(list_finals(name))
         header = "| row | paper | ours | seeds | data |\n|---|---|---|---|---|"
         lines = [
             f"| {row} | {paper} | {ours['clean_accuracy']} / {ours['robust_accuracy']} | {ours['seeds']} | {dataset} |"
@@ -73,54 +69,56 @@ def section_of(name: str) -> str:
         ]
         parts.append("\n".join([header, *lines]))
     elif isinstance(experiment, Experiment):
-        parts.append(margins_table(path))
+        parts.append(format_margins(name))
     return "\n\n".join(parts) + shown
 
 
-def told_by_the_file(name: str) -> tuple[str, str]:
+def read_docstring(name: str) -> tuple[str, str]:
     """Return the command and the result to expect, with which an experiment's file opens."""
-    module = importlib.import_module(f"puma.experiments.{name.replace('-', '_')}")
+    module = importlib.import_module(f"puma.experiments.paper.{name.replace('-', '_')}")
     text = textwrap.dedent((module.__doc__ or "").partition("\n")[2]).strip()
     command, _, expected = text.partition("\n\n")
     return command.partition("  #")[0].strip(), expected.strip()
 
 
-def finals(name: str) -> Iterator[tuple[str, str, dict[str, str], str]]:
+def list_finals(name: str) -> Iterator[tuple[str, str, dict[str, str], str]]:
     """Yield data set, row, our accuracies and the paper's, in percent, of the preset small as it stands."""
-    rows: dict[tuple[str, str, str], dict[str, Stored]] = {}
-    path = ROOT / "results" / f"{name}.csv"
-    for line in read_results(path) if path.is_file() else ():
-        if (
-            line["preset"] == "small"
-            and not line["changed"]
-            and line["quantity"] in ("clean_accuracy", "robust_accuracy")
-        ):
-            rows.setdefault((line["dataset"], line["row"], line["at"]), {})[line["quantity"]] = line
+    rows: dict[tuple[str, str, float | None], dict[str, ResultSummary]] = {}
+    for line in list_summaries(name):
+        if line.quantity in ("clean_accuracy", "robust_accuracy"):
+            rows.setdefault((line.origin.dataset, line.row, line.at), {})[line.quantity] = line
     for (dataset, row, at), found in rows.items():
-        ours = {quantity: percent(line) for quantity, line in found.items()}
-        ours["seeds"] = found["clean_accuracy"]["seeds"]
-        papers = [found[quantity]["paper"] for quantity in ("clean_accuracy", "robust_accuracy")]
-        paper = " / ".join(f"{100 * float(value):.2f}" for value in papers) if all(papers) else ""
-        label = f"{row}, pruned {100 * float(at):g} %" if at else row
+        ours = {quantity: format_percent(line) for quantity, line in found.items()}
+        ours["seeds"] = str(len(found["clean_accuracy"].by_seed))
+        papers = [found[quantity].paper for quantity in ("clean_accuracy", "robust_accuracy")]
+        paper = " / ".join(f"{100 * value:.2f}" for value in papers if value is not None)
+        label = row if at is None else f"{row}, pruned {100 * at:g} %"
         yield dataset, label, ours, paper
 
 
-def margins_table(path: Path) -> str:
+def list_summaries(name: str) -> list[ResultSummary]:
+    """Return the results of an experiment at the preset small as it stands; none if it was not run."""
+    path = ROOT / "results" / f"{name}.csv"
+    lines = summarise_results(read_results_file(path)) if path.is_file() else []
+    return [line for line in lines if line.origin.preset == "small" and not line.origin.changed]
+
+
+def format_margins(name: str) -> str:
     """Return the quantiles of margins by row, times 255."""
     names = ("margin_q05", "margin_q25", "margin_q50", "margin_q75", "margin_q95")
-    lines = [line for line in read_results(path) if line["preset"] == "small" and not line["changed"]]
-    rows = dict.fromkeys(line["row"] for line in lines)
-    cells = {(line["row"], line["quantity"]): 255 * float(line["mean"]) for line in lines}
+    lines = list_summaries(name)
+    rows = dict.fromkeys(line.row for line in lines)
+    cells = {(line.row, line.quantity): 255 * line.mean for line in lines}
     header = "| margins x 255 | 5 % | 25 % | median | 75 % | 95 % |\n|---|---|---|---|---|---|"
     return "\n".join(
         [header, *(f"| {row} | {' | '.join(f'{cells[row, name]:.2f}' for name in names)} |" for row in rows)]
     )
 
 
-def percent(line: Stored) -> str:
+def format_percent(line: ResultSummary) -> str:
     """Return mean and spread of a line in percent."""
-    spread = f" ± {100 * float(line['spread']):.2f}" if line["spread"] else ""
-    return f"{100 * float(line['mean']):.2f}{spread}"
+    spread = "" if line.spread is None else f" ± {100 * line.spread:.2f}"
+    return f"{100 * line.mean:.2f}{spread}"
 
 
 if __name__ == "__main__":

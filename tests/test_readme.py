@@ -27,4 +27,4 @@ def test_the_numbers_are_those_of_the_results(page: str) -> None:
     numbers = runpy.run_path(str(ROOT / "docs" / "measured.py"))
     text = (ROOT / page).read_text(encoding="utf-8")
     assert "<!-- numbers: " in text
-    assert numbers["updated"](page, text) == text
+    assert numbers["update_page"](page, text) == text

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from puma.experiments.presets import Setting, setting_for
+from puma.experiments.presets import ExperimentSetting, find_setting
 from puma.experiments.workspace import Workspace
 
 
@@ -15,10 +15,10 @@ def shared_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def setting() -> Setting:
-    return setting_for("smoke")
+def setting() -> ExperimentSetting:
+    return find_setting("smoke")
 
 
 @pytest.fixture
-def workspace(shared_work: Path, setting: Setting, tmp_path: Path) -> Workspace:
+def workspace(shared_work: Path, setting: ExperimentSetting, tmp_path: Path) -> Workspace:
     return Workspace(shared_work, setting, tmp_path / "data")

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import Run
 from puma.experiments import EXPERIMENTS
-from puma.experiments.results import read_results
+from puma.experiments.results import read_results_file
 from puma.pools.writer import PoolPart, write_parts
 
 CLASSES = [f"class{label}" for label in range(10)]
@@ -51,13 +51,13 @@ def test_the_papers_size_takes_real_steps(name: str, row: str, data: Path, puma:
     changes = ["--samples-seen", "2", "--batch-size", "2", "--test-samples", "2", "--attacks", "clean"]
     code, said, err = puma("run", name, "--preset", "paper", "--rows", row, *changes, *places(data))
     assert code == 0, err
-    lines = read_results(data.parent / f"results/{name}.csv")
-    assert {line["changed"] for line in lines} == {"samples_seen 2, batch_size 2, test_samples 2"}
-    assert {line["quantity"] for line in lines} >= {"clean_accuracy", "robust_accuracy"}
+    lines = read_results_file(data.parent / f"results/{name}.csv")
+    assert {line.origin.changed for line in lines} == {"samples_seen 2, batch_size 2, test_samples 2"}
+    assert {line.quantity for line in lines} >= {"clean_accuracy", "robust_accuracy"}
     if name == "tab-gap":
-        (kept,) = [line for line in lines if line["quantity"] == "kept_share"]
-        assert float(kept["mean"]) == 0.8
-    assert lines[0]["row"] in said
+        (kept,) = [line for line in lines if line.quantity == "kept_share"]
+        assert kept.value == 0.8
+    assert lines[0].row in said
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "tab-margin-model"])

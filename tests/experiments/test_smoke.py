@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from conftest import Run
-from puma.experiments import EXPERIMENTS
-from puma.experiments.perceptron_figure import PerceptronFigure
-from puma.experiments.results import read_results
-from puma.experiments.spec import Measured
+from puma.experiments import EXPERIMENTS, PerceptronFigure
+from puma.experiments.results import ResultLine, read_results_file, summarise_results
+from puma.experiments.spec import MarginSpec
 from puma.pools import Pool
 from puma.report.page import write_report
 
@@ -20,25 +19,24 @@ def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
     code, said, err = puma("run", name, "--preset", "smoke", "--work", str(shared_work), "--out", str(tmp_path))
     assert code == 0, err
     experiment = EXPERIMENTS[name]
-    lines = read_results(tmp_path / f"{name}.csv")
+    lines = read_results_file(tmp_path / f"{name}.csv")
     assert f"results: {tmp_path / name}.csv" in said
     if isinstance(experiment, PerceptronFigure):
-        assert len(lines) == 3 * 5  # alphas; none, and two kept shares of two strategies
-        assert all(0 <= float(line["mean"]) <= 2 for line in lines)
+        assert len(lines) == 3 * 5 * 2  # alphas; none, and two kept shares of two strategies; seeds
+        assert all(0 <= line.value <= 2 for line in lines)
         assert (tmp_path / f"{name}-smoke-gaussian.png").is_file()
         return
     for row in experiment.rows:
-        at = "" if row.at is None else f"{row.at:g}"
-        mine = {line["quantity"]: line for line in lines if (line["row"], line["at"]) == (row.label, at)}
-        if isinstance(row.wants, Measured):
-            assert float(mine["crossed_share"]["mean"]) > 0.9
+        mine = {line.quantity: line for line in lines if (line.row, line.at) == (row.label, row.at)}
+        if isinstance(row.wants, MarginSpec):
+            assert mine["crossed_share"].value > 0.9
             continue
-        clean, robust = float(mine["clean_accuracy"]["mean"]), float(mine["robust_accuracy"]["mean"])
+        clean, robust = mine["clean_accuracy"].value, mine["robust_accuracy"].value
         assert 0 <= robust <= clean <= 1
         assert clean * 64 == pytest.approx(round(clean * 64), abs=1e-3)  # exact counts of 64 test images
         if row.paper is not None:
-            assert float(mine["clean_accuracy"]["paper"]) == pytest.approx(row.paper.clean / 100)
-            assert float(mine["robust_accuracy"]["paper"]) == pytest.approx(row.paper.robust / 100)
+            assert mine["clean_accuracy"].paper == pytest.approx(row.paper.clean / 100)
+            assert mine["robust_accuracy"].paper == pytest.approx(row.paper.robust / 100)
     if experiment.figure != "none":
         with Image.open(tmp_path / f"{name}-smoke-digits.png") as picture:
             assert picture.size[0] > 800
@@ -55,14 +53,14 @@ def test_a_narrower_run_keeps_the_rest(shared_work: Path, tmp_path: Path, puma: 
     command = ["run", "tab-gap", "--preset", "smoke", "--work", str(shared_work), "--out", str(tmp_path)]
     assert puma(*command, "--seeds", "2", "--attacks", "pgd20")[0] == 0
 
-    def lines() -> dict[tuple[str, ...], dict[str, str]]:
-        stored = read_results(tmp_path / "tab-gap.csv")
-        return {tuple(line[name] for name in ("row", "quantity", "at")): line for line in stored}
+    def lines() -> set[ResultLine]:
+        return set(read_results_file(tmp_path / "tab-gap.csv"))
 
     whole = lines()
     assert puma(*command, "--rows", "gap eps/8")[0] == 0
     assert lines() == whole
-    assert whole["no gap", "pgd20_accuracy", ""]["seeds"] == "2"
+    seeds = {(line.row, line.quantity, line.at): set(line.by_seed) for line in summarise_results(whole)}
+    assert seeds["no gap", "pgd20_accuracy", None] == {0, 1}
     folder = shared_work / "experiments" / "tab-gap-smoke-digits"
     record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
     assert [len(row["seeds"]) for row in record["rows"]] == [2, 2]
@@ -71,7 +69,7 @@ def test_a_narrower_run_keeps_the_rest(shared_work: Path, tmp_path: Path, puma: 
 def test_curves_are_recorded_over_training(shared_work: Path, tmp_path: Path, puma: Run) -> None:
     command = ["run", "fig-pd", "--rows", "PD 12 %", "--preset", "smoke", "--work", str(shared_work)]
     assert puma(*command, "--out", str(tmp_path))[0] == 0
-    lines = read_results(tmp_path / "fig-pd.csv")
-    assert {line["row"] for line in lines} == {"PD 12 %"}
+    lines = read_results_file(tmp_path / "fig-pd.csv")
+    assert {line.row for line in lines} == {"PD 12 %"}
     for quantity in ("held_out_clean_accuracy", "held_out_robust_accuracy"):
-        assert [line["at"] for line in lines if line["quantity"] == quantity] == ["320", "640", "960", "1280"]
+        assert [line.at for line in lines if line.quantity == quantity] == [320, 640, 960, 1280]

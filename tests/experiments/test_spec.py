@@ -7,20 +7,20 @@ import pytest
 
 from conftest import SHARED_DATA
 from puma.experiments import EXPERIMENTS
-from puma.experiments.run import models_of
 from puma.experiments.spec import (
     REAL_ONLY,
     TRADES,
-    Amount,
     Experiment,
-    Measured,
-    Model,
-    Net,
-    Online,
-    Planned,
-    Rule,
-    described,
-    puma,
+    GeneratedAmount,
+    MarginSpec,
+    ModelSpec,
+    NetRole,
+    OnlineSpec,
+    PlanSpec,
+    StrengthRule,
+    iterate_models,
+    name_model,
+    specify_puma,
 )
 
 PAPER = SHARED_DATA.parent / "PAPER.md"
@@ -42,7 +42,7 @@ def test_the_papers_numbers_are_typed_right() -> None:
 
 
 def test_every_experiment_opens_with_its_command() -> None:
-    folder = Path(__file__).parents[2] / "src" / "puma" / "experiments"
+    folder = Path(__file__).parents[2] / "src" / "puma" / "experiments" / "paper"
     for name in EXPERIMENTS:
         text = (folder / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
         docstring = text.split('"""')[1]
@@ -55,20 +55,24 @@ def test_rows_train_what_they_say() -> None:
     """Every row of every table and figure, spelt out: pruning, score, rule, multiples of eps, who measures margins."""
     real, same = REAL_ONLY, TRADES
 
-    def told(name: str) -> dict[str, Model | Measured]:
+    def told(name: str) -> dict[str, ModelSpec | MarginSpec]:
         experiment = EXPERIMENTS[name]
         assert isinstance(experiment, Experiment)
         return {row.name: row.wants for row in experiment.rows}
 
-    def by_margin(easy: float, by: Model, *, eps: float = 1.0, gap: float = 0.0) -> Model:
-        return Model(Planned(easy=easy, score="margin", strength="margin", eps=eps, gap=gap, margins=Measured(by)))
+    def by_margin(easy: float, by: ModelSpec, *, eps: float = 1.0, gap: float = 0.0) -> ModelSpec:
+        return ModelSpec(
+            PlanSpec(easy=easy, score="margin", strength="margin", eps=eps, gap=gap, margins=MarginSpec(by))
+        )
 
-    def by_difficulty(easy: float = 0.0, difficult: float = 0.0, random: float = 0.0, rule: Rule = "constant") -> Model:
-        scored = Planned(easy, difficult, random, "cd_clean", rule, 1.0, 0.0, 0.125, Measured(real), same)
-        return Model(scored)
+    def by_difficulty(
+        easy: float = 0.0, difficult: float = 0.0, random: float = 0.0, rule: StrengthRule = "constant"
+    ) -> ModelSpec:
+        scored = PlanSpec(easy, difficult, random, "cd_clean", rule, 1.0, 0.0, 0.125, MarginSpec(real), same)
+        return ModelSpec(scored)
 
-    assert real == Model(None, "main", "none", None)
-    assert same == Model(None, "main", "usual", None)
+    assert real == ModelSpec(None, "main", "none", None)
+    assert same == ModelSpec(None, "main", "usual", None)
     assert told("tab-summary") == {"TRADES": same, "PUMA 20 %": by_margin(0.2, same)}
     assert told("tab-double-pruning") == {
         "no pruning": same,
@@ -85,9 +89,9 @@ def test_rows_train_what_they_say() -> None:
     }
     assert told("tab-online") == {
         "PUMA 0 %": by_margin(0.0, real),
-        "online, no pruning": Model(online=Online("paper", 0.0)),
-        "online, pruned at 3.25 eps": Model(online=Online("paper", 3.25)),
-        "online, ours, 20 %": Model(online=Online("ours", 0.0, 0.2)),
+        "online, no pruning": ModelSpec(online=OnlineSpec("paper", 0.0)),
+        "online, pruned at 3.25 eps": ModelSpec(online=OnlineSpec("paper", 3.25)),
+        "online, ours, 20 %": ModelSpec(online=OnlineSpec("ours", 0.0, 0.2)),
     }
     assert told("tab-margin-difficult") == {
         "eps for all": by_difficulty(easy=0.22),
@@ -104,9 +108,9 @@ def test_rows_train_what_they_say() -> None:
         "same net, real images only": by_margin(0.2, real),
         "same net, same images": by_margin(0.2, same),
         "iterated: the row above": by_margin(0.2, by_margin(0.2, same)),
-        "wide net, most images": by_margin(0.2, Model(net="wide", generated="most")),
-        "wide net, same images": by_margin(0.2, Model(net="wide")),
-        "widest net, most images": by_margin(0.2, Model(net="widest", generated="most")),
+        "wide net, most images": by_margin(0.2, ModelSpec(net="wide", generated="most")),
+        "wide net, same images": by_margin(0.2, ModelSpec(net="wide")),
+        "widest net, most images": by_margin(0.2, ModelSpec(net="widest", generated="most")),
     }
     others = {f"random {share} %": by_difficulty(random=share / 100) for share in (22, 40)}
     difficult = {f"PD {share} %": by_difficulty(difficult=share / 100) for share in (12, 22, 40)}
@@ -114,39 +118,41 @@ def test_rows_train_what_they_say() -> None:
     assert told("fig-pd") == {"no pruning": same, **others, **difficult}
     assert told("fig-pe") == {"no pruning": same, **others, **easy}
     fractions = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
-    amounts: tuple[Amount, ...] = ("few", "usual", "many")
+    amounts: tuple[GeneratedAmount, ...] = ("few", "usual", "many")
     assert told("fig-data-size") == {
-        f"{amount} generated, PUMA {100 * share:g} %": Model(
-            Planned(easy=share, margins=Measured(Model(generated=amount))), generated=amount
+        f"{amount} generated, PUMA {100 * share:g} %": ModelSpec(
+            PlanSpec(easy=share, margins=MarginSpec(ModelSpec(generated=amount))), generated=amount
         )
         for amount in amounts
         for share in fractions
     }
-    nets: tuple[Net, ...] = ("main", "second", "third")
+    nets: tuple[NetRole, ...] = ("main", "second", "third")
     assert told("fig-models") == {
-        f"{net} net, PUMA {100 * share:g} %": Model(Planned(easy=share, margins=Measured(Model(net=net))), net=net)
+        f"{net} net, PUMA {100 * share:g} %": ModelSpec(
+            PlanSpec(easy=share, margins=MarginSpec(ModelSpec(net=net))), net=net
+        )
         for net in nets
         for share in fractions
     }
     assert told("fig-margin-distribution") == {
-        "DeepFool": Measured(same, "deepfool"),
-        "DeepFool, textbook": Measured(same, "deepfool-classic"),
-        "Algorithm 1": Measured(same, "fast"),
+        "DeepFool": MarginSpec(same, "deepfool"),
+        "DeepFool, textbook": MarginSpec(same, "deepfool-classic"),
+        "Algorithm 1": MarginSpec(same, "fast"),
     }
 
 
 def test_models_come_before_what_is_built_on_them() -> None:
-    iterated = puma(0.2, by=puma(0.2, by=TRADES))
-    assert list(models_of(iterated)) == [TRADES, puma(0.2, by=TRADES), iterated]
-    assert list(models_of(Measured(REAL_ONLY))) == [REAL_ONLY]
-    both = Model(Planned(easy=0.2, score="cd_clean", strength="margin"))
-    assert list(models_of(both)) == [REAL_ONLY, TRADES, both]
+    iterated = specify_puma(0.2, by=specify_puma(0.2, by=TRADES))
+    assert list(iterate_models(iterated)) == [TRADES, specify_puma(0.2, by=TRADES), iterated]
+    assert list(iterate_models(MarginSpec(REAL_ONLY))) == [REAL_ONLY]
+    both = ModelSpec(PlanSpec(easy=0.2, score="cd_clean", strength="margin"))
+    assert list(iterate_models(both)) == [REAL_ONLY, TRADES, both]
 
 
 def test_names_for_files() -> None:
-    assert described(TRADES) == "trades"
-    assert described(puma(0.225, by=TRADES)) == "puma-easy22.5"
-    assert described(Model(Planned(random=0.22, strength="constant"), net="wide")) == "pruned-random22-wide"
-    names = {described(model) for experiment in EXPERIMENTS.values() if isinstance(experiment, Experiment)
-             for row in experiment.rows for model in models_of(row.wants)}  # fmt: skip
+    assert name_model(TRADES) == "trades"
+    assert name_model(specify_puma(0.225, by=TRADES)) == "puma-easy22.5"
+    assert name_model(ModelSpec(PlanSpec(random=0.22, strength="constant"), net="wide")) == "pruned-random22-wide"
+    names = {name_model(model) for experiment in EXPERIMENTS.values() if isinstance(experiment, Experiment)
+             for row in experiment.rows for model in iterate_models(row.wants)}  # fmt: skip
     assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in names)

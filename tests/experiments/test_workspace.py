@@ -19,13 +19,22 @@ from matplotlib.axes import Axes
 from conftest import Run
 from puma.errors import PumaError
 from puma.experiments.figures import draw_lines
-from puma.experiments.images import Library
-from puma.experiments.locks import locked
-from puma.experiments.presets import Changes, Generated, Setting, changed, setting_for
-from puma.experiments.results import Line
-from puma.experiments.run import margin_numbers
-from puma.experiments.spec import REAL_ONLY, TRADES, Measured, Model, Online, Planned, pruned, puma
-from puma.experiments.workspace import Workspace, plan_counts
+from puma.experiments.images import ImageLibrary
+from puma.experiments.presets import ExperimentSetting, GeneratedImages, SettingChanges, change_setting, find_setting
+from puma.experiments.results import ResultOrigin, ResultSummary
+from puma.experiments.run import summarise_margins
+from puma.experiments.spec import (
+    REAL_ONLY,
+    TRADES,
+    MarginSpec,
+    ModelSpec,
+    OnlineSpec,
+    PlanSpec,
+    specify_pruning,
+    specify_puma,
+)
+from puma.experiments.workspace import Workspace, summarise_plan
+from puma.files import lock
 from puma.margins import Margins, measure_margins
 from puma.models import load_model
 from puma.planning import Plan, adaptive_strength
@@ -40,39 +49,39 @@ COMMAND = [sys.executable, "-m", "puma", "run", "tab-gap", "--preset", "smoke", 
 
 @pytest.mark.parametrize(("gap", "eps"), [(0.0, 1.0), (1 / 8, 1.0), (0.0, 0.75), (0.0, 1.25)])
 def test_strengths_follow_equations_2_and_3(gap: float, eps: float, workspace: Workspace) -> None:
-    model = puma(0.2, by=TRADES, gap=gap, eps=eps)
-    pools = workspace.images(model).pools
-    assert model.planned is not None
-    plan = Plan.open(workspace.plan(model.planned, pools, 0))
+    model = specify_puma(0.2, by=TRADES, gap=gap, eps=eps)
+    pools = workspace.find_pools(model).pools
+    assert model.plan is not None
+    plan = Plan.open(workspace.make_plan(model.plan, pools, 0))
     pool = open_pools(pools)
-    margin = torch.from_numpy(open_scores(workspace.margins(Measured(TRADES), pools, 0), "margin").of(pool))
+    margin = torch.from_numpy(open_scores(workspace.measure_margins(MarginSpec(TRADES), pools, 0), "margin").of(pool))
     assert torch.equal(plan.strength, adaptive_strength(margin, eps * 0.1, gap=gap * 0.1))
     assert int((~plan.keep).sum()) == int(0.2 * len(pool))
     assert float(margin[plan.keep].max()) <= float(margin[~plan.keep].min())
 
 
 def test_shares_of_a_plan(workspace: Workspace) -> None:
-    model = pruned(easy=0.22, difficult=0.12)
-    assert model.planned is not None
-    path = workspace.plan(model.planned, workspace.images(model).pools, 0)
+    model = specify_pruning(easy=0.22, difficult=0.12)
+    assert model.plan is not None
+    path = workspace.make_plan(model.plan, workspace.find_pools(model).pools, 0)
     plan = Plan.open(path)
-    counts = plan_counts(path, 0.1)
+    counts = summarise_plan(path, 0.1)
     assert counts == {"kept_share": float(plan.keep.double().mean()), "weakened_share": 0.0, "helped_share": 0.0}
     assert bool((plan.strength == 0.1).all())
 
 
 def test_configurations(workspace: Workspace) -> None:
-    pools = workspace.images(TRADES).pools
+    pools = workspace.find_pools(TRADES).pools
     assert [int(origin) for origin in set(open_pools(pools).origin.tolist())] == [Origin.REAL, Origin.GENERATED]
-    usual = workspace.config(TRADES, 5, pools)
+    usual = workspace.resolve_config(TRADES, 5, pools)
     assert (usual.seed, usual.generated_fraction, usual.held_out) == (5, 0.7, 100)
-    assert workspace.config(REAL_ONLY, 0, workspace.images(REAL_ONLY).pools).generated_fraction == 0
-    assert workspace.config(Model(net="second"), 0, pools).model == "small-14px"
-    online = workspace.config(Model(online=Online("paper", 3.25)), 0, pools).online
+    assert workspace.resolve_config(REAL_ONLY, 0, workspace.find_pools(REAL_ONLY).pools).generated_fraction == 0
+    assert workspace.resolve_config(ModelSpec(net="second"), 0, pools).model == "small-14px"
+    online = workspace.resolve_config(ModelSpec(online=OnlineSpec("paper", 3.25)), 0, pools).online
     assert online.mode == "paper"
     assert online.prune_at == pytest.approx(0.325)
-    shifted = replace(workspace, setting=changed(workspace.setting, Changes(eps=0.05, batch_size=32)))
-    config = shifted.config(TRADES, 0, pools)
+    shifted = replace(workspace, setting=change_setting(workspace.setting, SettingChanges(eps=0.05, batch_size=32)))
+    config = shifted.resolve_config(TRADES, 0, pools)
     assert (config.attack.eps, config.attack.step_size, config.batch_size) == (0.05, 0.025, 32)
     assert shifted.setting.changed == "batch_size 32, eps 0.05"
 
@@ -80,45 +89,49 @@ def test_configurations(workspace: Workspace) -> None:
 def test_a_stage_is_made_once_and_other_settings_are_other_stages(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = workspace.trained(puma(0.2, by=TRADES), 0)
+    run = workspace.train_model(specify_puma(0.2, by=TRADES), 0)
     assert RunFolder(run).read()[1].plan is not None
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished stage was made again")
 
-    monkeypatch.setattr(training_run, "train", never)
+    monkeypatch.setattr(training_run, "_train_to_end", never)
     monkeypatch.setattr("puma.experiments.workspace.measure_pool", never)
     monkeypatch.setattr("puma.experiments.workspace.make_plan", never)
-    assert workspace.trained(puma(0.2, by=TRADES), 0) == run
-    longer: Setting = changed(workspace.setting, Changes(samples_seen=2560))
+    assert workspace.train_model(specify_puma(0.2, by=TRADES), 0) == run
+    longer: ExperimentSetting = change_setting(workspace.setting, SettingChanges(samples_seen=2560))
     with pytest.raises(AssertionError, match="made again"):
-        replace(workspace, setting=longer).trained(TRADES, 0)
+        replace(workspace, setting=longer).train_model(TRADES, 0)
     with pytest.raises(AssertionError, match="made again"):
-        workspace.trained(TRADES, 77)
+        workspace.train_model(TRADES, 77)
 
 
 def test_a_seed_has_its_own_margins_plans_and_draws(workspace: Workspace) -> None:
-    pools = workspace.images(TRADES).pools
+    pools = workspace.find_pools(TRADES).pools
     pool = open_pools(pools)
     for seed in (0, 1):
-        plan = Plan.open(workspace.plan(Planned(easy=0.2, margins=Measured(TRADES)), pools, seed))
-        model = load_model(str(workspace.trained(TRADES, seed)), 10, channels=1)
-        margin = open_scores(workspace.margins(Measured(TRADES), pools, seed), "margin").of(pool)
+        plan = Plan.open(workspace.make_plan(PlanSpec(easy=0.2, margins=MarginSpec(TRADES)), pools, seed))
+        model = load_model(str(workspace.train_model(TRADES, seed)), 10, channels=1)
+        margin = open_scores(workspace.measure_margins(MarginSpec(TRADES), pools, seed), "margin").of(pool)
         batch = pool.batch(range(16))
         again = measure_margins(model, to_unit(batch.images), batch.labels).margin
         assert torch.allclose(again, torch.from_numpy(margin[:16]), rtol=0.01)
         assert torch.equal(plan.strength, adaptive_strength(torch.from_numpy(margin), 0.1))
-    drawn = [Plan.open(workspace.plan(Planned(random=0.3, strength="constant"), pools, seed)).keep for seed in (0, 1)]
+    drawn = [
+        Plan.open(workspace.make_plan(PlanSpec(random=0.3, strength="constant"), pools, seed)).keep for seed in (0, 1)
+    ]
     assert not torch.equal(drawn[0], drawn[1])
-    settings = [workspace.config(TRADES, seed, pools).seed for seed in (0, 1)]
+    settings = [workspace.resolve_config(TRADES, seed, pools).seed for seed in (0, 1)]
     assert settings == [0, 1]
-    told = [json.loads((workspace.evaluated(TRADES, seed) / "metrics.json").read_text())["seed"] for seed in (0, 1)]
+    told = [
+        json.loads((workspace.evaluate_model(TRADES, seed) / "metrics.json").read_text())["seed"] for seed in (0, 1)
+    ]
     assert told == [0, 1]
 
 
 def test_plans_that_differ_in_anything_are_different_files(workspace: Workspace) -> None:
-    pools = workspace.images(TRADES).pools
-    base = Planned(easy=0.2, score="cd_clean", strength="margin", margins=Measured(TRADES))
+    pools = workspace.find_pools(TRADES).pools
+    base = PlanSpec(easy=0.2, score="cd_clean", strength="margin", margins=MarginSpec(TRADES))
     others = [
         base,
         replace(base, easy=0.3),
@@ -128,21 +141,21 @@ def test_plans_that_differ_in_anything_are_different_files(workspace: Workspace)
         replace(base, strength="margin-if-difficult"),
         replace(base, eps=0.5),
         replace(base, gap=0.1),
-        replace(base, margins=Measured(TRADES, "fast")),
-        replace(base, margins=Measured(REAL_ONLY)),
+        replace(base, margins=MarginSpec(TRADES, "fast")),
+        replace(base, margins=MarginSpec(REAL_ONLY)),
     ]
-    assert len({workspace.plan(planned, pools, 0) for planned in others}) == len(others)
+    assert len({workspace.make_plan(planned, pools, 0) for planned in others}) == len(others)
 
 
 def test_stand_ins_are_other_images_than_the_real_ones(tmp_path: Path) -> None:
-    setting = replace(setting_for("small"), real=40, generated={"usual": Generated("none", 25)})
+    setting = replace(find_setting("small"), real=40, generated={"usual": GeneratedImages("none", 25)})
     images = np.random.default_rng(0).integers(256, size=(100, 14, 14, 1)).astype(np.uint8)
     labels = np.arange(100) % 10
     for part in ("train", "test"):
         described = PoolPart([(images, labels)], [str(label) for label in range(10)], 100)
         write_parts({"": described}, tmp_path / "data" / "fashion-mnist-14px" / part)
     whole = Pool.open(tmp_path / "data/fashion-mnist-14px/train").batch(range(100)).images.numpy().tobytes()
-    places = Library(tmp_path / "data", tmp_path / "work", setting).images("usual")
+    places = ImageLibrary(tmp_path / "data", tmp_path / "work", setting).find_pools("usual")
     real, other = (Pool.open(path) for path in places.pools)
     assert (len(real), len(other)) == (40, 25)
     assert set(other.origin) == {Origin.GENERATED}
@@ -156,8 +169,8 @@ def test_numbers_of_margins(tmp_path: Path) -> None:
     status = torch.tensor([0, 0, 0, 0, 0, 0, 1], dtype=torch.int8)
     zeros = torch.zeros(7, dtype=torch.int64)
     made_from = {"norm": "linf", "method": "deepfool"}
-    Margins(margin, status, *[zeros] * 5, torch.arange(7), made_from).save(tmp_path / "m.parquet")
-    found = margin_numbers(tmp_path / "m.parquet", 0.1)
+    Margins(margin, status, zeros, zeros, zeros, zeros, zeros, torch.arange(7), made_from).save(tmp_path / "m.parquet")
+    found = summarise_margins(tmp_path / "m.parquet", 0.1)
     assert found["margin_q50"] == pytest.approx(0.075)
     assert found["crossed_share"] == pytest.approx(6 / 7)
     assert found["negative_share"] == pytest.approx(2 / 7)
@@ -172,9 +185,8 @@ def test_lines_are_drawn_in_percent_over_their_axis(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Axes, "errorbar", note)
     lines = [
-        Line("a", "clean_accuracy", {0: 0.5, 1: 0.7}, at=0.2),
-        Line("a", "clean_accuracy", {0: 0.4}, at=0.1),
-        Line("a", "clean_accuracy", {0: 0.9}),
+        ResultSummary(ResultOrigin("fig", "small", "digits"), "a", at, "clean_accuracy", by_seed, None, "")
+        for at, by_seed in {0.2: {0: 0.5, 1: 0.7}, 0.1: {0: 0.4}, None: {0: 0.9}}.items()
     ]
     draw_lines(lines, {"clean_accuracy": "accuracy"}, tmp_path / "x.png", title="t", axis="pruned")
     ((x, y, spread, label),) = drawn
@@ -183,39 +195,41 @@ def test_lines_are_drawn_in_percent_over_their_axis(tmp_path: Path, monkeypatch:
     assert spread == pytest.approx([0, 100 * 0.02**0.5])
 
 
-def test_a_moved_work_folder_goes_on(tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = changed(setting, Changes(samples_seen=128))
+def test_a_moved_work_folder_goes_on(
+    tmp_path: Path, setting: ExperimentSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = change_setting(setting, SettingChanges(samples_seen=128))
     before = Workspace(tmp_path / "before", short, tmp_path)
-    name = before.trained(puma(0.2, by=TRADES), 0).name
+    name = before.train_model(specify_puma(0.2, by=TRADES), 0).name
     (tmp_path / "before").rename(tmp_path / "after")
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished stage was made again")
 
     monkeypatch.setattr(training_run, "run_steps", never)
-    run = Workspace(tmp_path / "after", short, tmp_path).trained(puma(0.2, by=TRADES), 0)
+    run = Workspace(tmp_path / "after", short, tmp_path).train_model(specify_puma(0.2, by=TRADES), 0)
     assert run == tmp_path / "after" / "runs" / name
     assert "before" not in (run / "config.json").read_text()
 
 
-def test_damaged_stages(tmp_path: Path, setting: Setting) -> None:
-    workspace = Workspace(tmp_path, changed(setting, Changes(samples_seen=128)), tmp_path)
-    model = puma(0.2, by=TRADES)
-    metrics = workspace.evaluated(model, 0) / "metrics.json"
+def test_damaged_stages(tmp_path: Path, setting: ExperimentSetting) -> None:
+    workspace = Workspace(tmp_path, change_setting(setting, SettingChanges(samples_seen=128)), tmp_path)
+    model = specify_puma(0.2, by=TRADES)
+    metrics = workspace.evaluate_model(model, 0) / "metrics.json"
     whole = metrics.read_text()
     for damaged in (whole[:50], "[]", ""):
         metrics.write_text(damaged)
-        workspace.evaluated(model, 0)
+        workspace.evaluate_model(model, 0)
         assert metrics.read_text() == whole
-    margins = workspace.margins(Measured(TRADES), workspace.images(model).pools, 0)
+    margins = workspace.measure_margins(MarginSpec(TRADES), workspace.find_pools(model).pools, 0)
     margins.write_bytes(margins.read_bytes()[:100])
     with pytest.raises(PumaError, match=f"delete {margins}, and the same command makes it again"):
-        workspace.trained(puma(0.3, by=TRADES), 0)
+        workspace.train_model(specify_puma(0.3, by=TRADES), 0)
 
 
 def test_a_child_that_outlives_us_keeps_the_lock(tmp_path: Path) -> None:
-    with locked(tmp_path / "stage") as lock:
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    with lock(tmp_path / "stage", wait=True) as held:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
     with (tmp_path / ".stage.lock").open("w") as file:
         with pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,14 +253,14 @@ def test_an_interrupted_run_takes_its_processes_along(tmp_path: Path) -> None:
 
 
 def test_iterated_margins_are_those_of_the_first_result(workspace: Workspace) -> None:
-    first = puma(0.2, by=TRADES)
-    pools = workspace.images(first).pools
-    by_first = workspace.margins(Measured(first), pools, 0)
-    by_trades = workspace.margins(Measured(TRADES), pools, 0)
+    first = specify_puma(0.2, by=TRADES)
+    pools = workspace.find_pools(first).pools
+    by_first = workspace.measure_margins(MarginSpec(first), pools, 0)
+    by_trades = workspace.measure_margins(MarginSpec(TRADES), pools, 0)
     assert by_first != by_trades
-    again = puma(0.2, by=first).planned
+    again = specify_puma(0.2, by=first).plan
     assert again is not None
-    plan = Plan.open(workspace.plan(again, pools, 0))
+    plan = Plan.open(workspace.make_plan(again, pools, 0))
     margin = torch.from_numpy(open_scores(by_first, "margin").of(open_pools(pools)))
     assert torch.equal(plan.strength, adaptive_strength(margin, 0.1))
 
@@ -283,11 +297,11 @@ def test_two_at_the_same_time_share_the_work(tmp_path: Path) -> None:
 
 def test_several_processes_train_and_measure(tmp_path: Path, workspace: Workspace) -> None:
     """Run torchrun for real: two processes on this machine."""
-    setting = changed(workspace.setting, Changes(samples_seen=128))
+    setting = change_setting(workspace.setting, SettingChanges(samples_seen=128))
     together = Workspace(tmp_path / "work", setting, tmp_path, processes=2)
-    run = together.trained(REAL_ONLY, 0)
+    run = together.train_model(REAL_ONLY, 0)
     assert (run / "model.safetensors").is_file()
     assert len(list((run / "outcomes").glob("clean-*-of-2.bits"))) == 2
-    pools = together.images(REAL_ONLY).pools
-    margins = together.margins(Measured(REAL_ONLY), pools, 0)
+    pools = together.find_pools(REAL_ONLY).pools
+    margins = together.measure_margins(MarginSpec(REAL_ONLY), pools, 0)
     assert len(open_scores(margins, "margin")) == len(open_pools(pools))

@@ -12,10 +12,9 @@ from tyro.conf import arg
 
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationConfig, read_evaluation
-from puma.experiments.presets import Generated, Setting
-from puma.experiments.record import record_folder
-from puma.experiments.run import run_experiment
-from puma.experiments.tab_summary import EXPERIMENT
+from puma.experiments.paper.tab_summary import EXPERIMENT
+from puma.experiments.presets import ExperimentSetting, GeneratedImages
+from puma.experiments.run import record_folder, run_experiment
 from puma.experiments.workspace import Workspace
 from puma.planning import Plan
 from puma.report.experiment_record import RECORD_FILE, read_record
@@ -65,7 +64,7 @@ def run_demo(
         webbrowser.open(report.resolve().as_uri())
 
 
-def _demo_setting(samples_seen: int) -> Setting:
+def _demo_setting(samples_seen: int) -> ExperimentSetting:
     digits = find_recipe("small-digits")
     config = replace(
         digits,
@@ -75,11 +74,11 @@ def _demo_setting(samples_seen: int) -> Setting:
         evaluate_every=max(samples_seen // 8, 1),
         checkpoint_every=max(samples_seen // 4, 1),
     )
-    return Setting(
+    return ExperimentSetting(
         preset="demo",
         dataset="digits",
         real=0,
-        generated={"usual": Generated("digits-distorted", EXTRA)},
+        generated={"usual": GeneratedImages("digits-distorted", EXTRA)},
         nets={"main": config},
         evaluation=EvaluationConfig(masking_samples=0),
         stands_in=False,

@@ -9,14 +9,18 @@ from tyro.conf import Positional, arg
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import AttackName
-from puma.experiments import experiment_named
-from puma.experiments.perceptron_figure import PerceptronFigure, run_perceptron, study_of
-from puma.experiments.perceptron_figure import cost as perceptron_cost
-from puma.experiments.presets import Changes, changed, setting_for
-from puma.experiments.record import record_folder
-from puma.experiments.run import picture_of, run_experiment
-from puma.experiments.spec import Experiment
-from puma.experiments.table import printed
+from puma.experiments import Experiment, PerceptronFigure, find_experiment
+from puma.experiments.presets import SettingChanges, change_setting, find_setting
+from puma.experiments.results import format_results
+from puma.experiments.run import (
+    build_study,
+    describe_perceptron_cost,
+    picture_path,
+    record_folder,
+    result_origin,
+    run_experiment,
+    run_perceptron_figure,
+)
 from puma.experiments.workspace import Workspace
 
 
@@ -72,32 +76,32 @@ def run_experiments(
         raise PumaError(f"--processes must be at least 1, got {processes}.")
     if seeds is not None and seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
-    chosen = [experiment_named(name) for name in names]
-    changes = Changes(samples_seen, batch_size, eps, test_samples, method, device, attacks)
+    chosen = [find_experiment(name) for name in names]
+    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks)
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):
-            changed(setting_for(preset, dataset), changes)
+            change_setting(find_setting(preset, dataset), changes)
             _check_rows(experiment, rows)
         else:
-            study_of(experiment, preset, seeds)
+            build_study(experiment, preset, seeds)
             _check_unchanged(experiment, rows, dataset, changes)
     command = shlex.join(["puma", "run", *sys.argv[2:]]) if sys.argv[1:2] == ["run"] else f"puma run {' '.join(names)}"
     for experiment in chosen:
         if isinstance(experiment, PerceptronFigure):
             _run_perceptron(experiment, preset, seeds, work, out, dry_run=dry_run)
             continue
-        setting = changed(setting_for(preset, dataset), changes)
+        setting = change_setting(find_setting(preset, dataset), changes)
         workspace = Workspace(work, setting, data, processes)
         if dry_run:
-            from puma.experiments.cost import describe
+            from puma.experiments.cost import describe_experiment
 
-            print(describe(experiment, workspace, seeds or 1, out, rows))
+            print(describe_experiment(experiment, workspace, seeds or 1, out, rows))
             continue
         table = run_experiment(experiment, workspace, seeds or 1, out, only=rows, command=command)
-        print(printed(experiment, setting, table))
+        print(format_results(experiment.title, result_origin(experiment, workspace), table))
         print(f"results: {table}")
         if experiment.figure != "none":
-            print(f"picture: {picture_of(experiment, workspace, out)}")
+            print(f"picture: {picture_path(experiment, workspace, out)}")
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
 
 
@@ -105,16 +109,16 @@ def _run_perceptron(
     experiment: PerceptronFigure, preset: str, seeds: int | None, work: Path, out: Path, *, dry_run: bool
 ) -> None:
     if dry_run:
-        print(f"{experiment.name}: {experiment.title}\n{perceptron_cost(experiment, preset, seeds)}")
+        print(f"{experiment.name}: {experiment.title}\n{describe_perceptron_cost(experiment, preset, seeds)}")
         return
-    table, picture = run_perceptron(experiment, preset, seeds, work, out)
+    table, picture = run_perceptron_figure(experiment, preset, seeds, work, out)
     print(f"results: {table}\npicture: {picture}")
 
 
 def _check_unchanged(
-    experiment: PerceptronFigure, rows: tuple[str, ...], dataset: str | None, changes: Changes
+    experiment: PerceptronFigure, rows: tuple[str, ...], dataset: str | None, changes: SettingChanges
 ) -> None:
-    if rows or dataset is not None or changes != Changes():
+    if rows or dataset is not None or changes != SettingChanges():
         raise PumaError(f"{experiment.name} takes --preset and --seeds only; puma perceptron has more to change.")
 
 
@@ -132,7 +136,7 @@ def list_choices() -> None:
     from puma.attacks import LOSSES, NORMS
     from puma.cli import COMMANDS
     from puma.experiments import EXPERIMENTS
-    from puma.experiments.cost import in_short
+    from puma.experiments.cost import summarise_cost
     from puma.models import ARCHITECTURES, build, count_parameters
     from puma.training.recipes import RECIPES
 
@@ -150,5 +154,5 @@ def list_choices() -> None:
         print(f"  {name:<26}{text}")
     print("\nexperiments (puma run NAME --preset smoke|small|paper); times are of one seed on one core")
     for name, experiment in EXPERIMENTS.items():
-        print(f"  {name:<26}{experiment.title:<64}{in_short(experiment)}")
+        print(f"  {name:<26}{experiment.title:<64}{summarise_cost(experiment)}")
     print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")

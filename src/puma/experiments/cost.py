@@ -4,11 +4,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from puma.experiments.perceptron_figure import PerceptronFigure
-from puma.experiments.perceptron_figure import cost as perceptron_cost
-from puma.experiments.presets import PRESETS, Setting, setting_for
-from puma.experiments.run import fitting, models_of, needed_amounts
-from puma.experiments.spec import Amount, Experiment, Model
+from puma.experiments.presets import PRESETS, ExperimentSetting, find_setting
+from puma.experiments.run import describe_perceptron_cost
+from puma.experiments.spec import (
+    Experiment,
+    GeneratedAmount,
+    ModelSpec,
+    PerceptronFigure,
+    iterate_models,
+    list_amounts,
+    select_rows,
+)
 from puma.experiments.workspace import Workspace
 from puma.training.config import TrainConfig
 from puma.training.estimate import estimate_cost
@@ -16,7 +22,7 @@ from puma.training.run_folder import RunInputs
 
 
 @dataclass(frozen=True)
-class Cost:
+class ExperimentCost:
     """Trainings of one seed by net, and how long a short trial says they take together."""
 
     trainings: dict[str, int]
@@ -29,15 +35,15 @@ class Cost:
         return sum(self.trainings.values())
 
 
-def models_needed(experiment: Experiment, setting: Setting) -> list[Model]:
+def list_needed_models(experiment: Experiment, setting: ExperimentSetting) -> list[ModelSpec]:
     """Return every model that the rows need, once."""
-    rows, _ = fitting(experiment, setting)
-    return list(dict.fromkeys(model for row in rows for model in models_of(row.wants)))
+    rows, _ = select_rows(experiment, setting.nets)
+    return list(dict.fromkeys(model for row in rows for model in iterate_models(row.wants)))
 
 
-def cost(experiment: Experiment, workspace: Workspace) -> Cost:
+def estimate_experiment(experiment: Experiment, workspace: Workspace) -> ExperimentCost:
     """Count the models and time a few steps of each net on random images."""
-    models = models_needed(experiment, workspace.setting)
+    models = list_needed_models(experiment, workspace.setting)
     trainings: dict[str, int] = {}
     seconds = 0.0
     samples = 0
@@ -47,19 +53,19 @@ def cost(experiment: Experiment, workspace: Workspace) -> Cost:
         trainings[config.model] = trainings.get(config.model, 0) + 1
         samples += config.samples_seen
         if config not in timed:
-            timed[config] = estimate_cost(config, _shape(workspace)).seconds_per_sample
+            timed[config] = estimate_cost(config, _describe_shape(workspace)).seconds_per_sample
         seconds += timed[config] * config.samples_seen
-    return Cost(trainings, samples, seconds / 3600)
+    return ExperimentCost(trainings, samples, seconds / 3600)
 
 
-def in_short(experiment: Experiment | PerceptronFigure) -> str:
+def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
     """Say in a few words what one seed costs at each preset."""
     if isinstance(experiment, PerceptronFigure):
-        return f"{perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper half a minute"
+        return f"{describe_perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper half a minute"
     told = []
     for preset in PRESETS:
-        setting = setting_for(preset)
-        models = models_needed(experiment, setting)
+        setting = find_setting(preset)
+        models = list_needed_models(experiment, setting)
         samples = sum(setting.nets[model.net].samples_seen for model in models)
         if not setting.minutes:
             told.append(f"{preset} {samples / 1e6:,.0f} M samples")
@@ -69,18 +75,20 @@ def in_short(experiment: Experiment | PerceptronFigure) -> str:
     return f"{len(models)} trainings: {', '.join(told)}"
 
 
-def _shape(workspace: Workspace) -> RunInputs:
+def _describe_shape(workspace: Workspace) -> RunInputs:
     channels = 3 if workspace.setting.dataset == "cifar10" else 1
     return RunInputs((), None, "", None, 10, channels)
 
 
-def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path, only: Collection[str] = ()) -> str:
+def describe_experiment(
+    experiment: Experiment, workspace: Workspace, seeds: int, out: Path, only: Collection[str] = ()
+) -> str:
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if not only or row.name in only))
-    rows, left_out = fitting(experiment, setting)
-    found = cost(experiment, workspace)
-    amounts: set[Amount] = {amount for row in rows for amount in needed_amounts(row.wants)}
+    rows, left_out = select_rows(experiment, setting.nets)
+    found = estimate_experiment(experiment, workspace)
+    amounts: set[GeneratedAmount] = {amount for row in rows for amount in list_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())
     lines = [
         f"{experiment.name}: {experiment.title}",
@@ -96,5 +104,5 @@ def describe(experiment: Experiment, workspace: Workspace, seeds: int, out: Path
         f"results      {out / experiment.name}.csv; stages in {workspace.path}, those of other experiments are reused",
     ]
     lines += [f"left out     {name}: this preset has no such net" for name in left_out]
-    lines += [f"missing      {sentence}" for sentence in workspace.library.missing(amounts)]
+    lines += [f"missing      {sentence}" for sentence in workspace.library.list_missing(amounts)]
     return "\n".join(lines)

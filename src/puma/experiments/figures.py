@@ -1,12 +1,11 @@
 """The figures of experiments: lines over a horizontal axis, or histograms of margins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from puma.drawing import COLOURS, MARKERS
-from puma.experiments.presets import Setting
-from puma.experiments.record import Files
-from puma.experiments.results import Line
+from puma.experiments.presets import ExperimentSetting
+from puma.experiments.results import ResultSummary
 from puma.experiments.spec import Experiment
 from puma.margins import read_margins
 from puma.margins.distribution import count_histograms, draw_picture
@@ -17,16 +16,22 @@ _PANELS = {
 }
 
 
-def draw(experiment: Experiment, lines: Sequence[Line], files: Files, path: Path, setting: Setting) -> Path:
-    """Draw the figure of an experiment."""
+def draw_figure(
+    experiment: Experiment,
+    lines: Sequence[ResultSummary],
+    margins: Mapping[str, Path],
+    path: Path,
+    setting: ExperimentSetting,
+) -> Path:
+    """Draw the figure of an experiment: its lines, or the margins of the first seed of every row."""
     if experiment.figure == "histogram":
-        return draw_margins(files, path, setting)
+        return draw_margins(margins, path, setting)
     panels = _PANELS[experiment.figure]
     title = f"{experiment.title} (preset {setting.preset}, {setting.dataset})"
     return draw_lines(lines, panels, path, title=title, axis=experiment.axis)
 
 
-def draw_lines(lines: Sequence[Line], panels: dict[str, str], path: Path, *, title: str, axis: str) -> Path:
+def draw_lines(lines: Sequence[ResultSummary], panels: dict[str, str], path: Path, *, title: str, axis: str) -> Path:
     """Draw a panel per quantity and a line per row; bars are the spread over seeds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -61,9 +66,9 @@ def draw_lines(lines: Sequence[Line], panels: dict[str, str], path: Path, *, tit
     return path
 
 
-def draw_margins(files: Files, path: Path, setting: Setting) -> Path:
-    """Draw the margins of the first seed of every row over each other."""
-    tables = {row: read_margins(next(iter(by_seed.values()))["margins"]) for row, by_seed in files.items()}
+def draw_margins(margins: Mapping[str, Path], path: Path, setting: ExperimentSetting) -> Path:
+    """Draw the margins of every row over each other."""
+    tables = {row: read_margins(file) for row, file in margins.items()}
     linf = setting.nets["main"].attack.norm == "linf"
     unit, label = (255.0, "margin x 255 (L_inf)") if linf else (1.0, "margin (L2)")
     draw_picture(count_histograms(tables), path, eps=setting.eps, unit=unit, label=label)

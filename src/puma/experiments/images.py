@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.experiments.locks import locked
-from puma.experiments.presets import ALL, Generated, Setting
-from puma.experiments.spec import Amount
+from puma.experiments.presets import ALL, ExperimentSetting, GeneratedImages
+from puma.experiments.spec import GeneratedAmount
+from puma.files import lock
 from puma.pools import Origin, Pool, is_pool
 from puma.pools.datasets import read_digits
 from puma.pools.distort import distort_pool
@@ -20,7 +20,7 @@ _ROWS = 4096  # copied in one go
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetEntry:
     """A data set: what it is called, and how its pools come to be in the data folder."""
 
     title: str
@@ -28,20 +28,20 @@ class Source:
     how: str
 
 
-SOURCES: dict[str, Source] = {
-    "digits": Source("scikit-learn's digits, 8 px", (8, 8, 1), "they are bundled"),
-    "fashion-mnist-14px": Source(
+DATASETS: dict[str, DatasetEntry] = {
+    "digits": DatasetEntry("scikit-learn's digits, 8 px", (8, 8, 1), "they are bundled"),
+    "fashion-mnist-14px": DatasetEntry(
         "Fashion-MNIST, 14 px",
         (14, 14, 1),
         "puma data import fashion-mnist FOLDER --pool 2 --out {data}/fashion-mnist-14px",
     ),
-    "cifar10": Source("CIFAR-10", (32, 32, 3), "puma data import cifar10 FOLDER --out {data}/cifar10"),
+    "cifar10": DatasetEntry("CIFAR-10", (32, 32, 3), "puma data import cifar10 FOLDER --out {data}/cifar10"),
 }
 _HOW_GENERATED = "puma data import npz FILE.npz --like {data}/{dataset}/train --out {data}/{pool}"
 
 
 @dataclass(frozen=True)
-class Images:
+class SettingPools:
     """Folders of pools to train and to test on, and what a reader of the results should know about them."""
 
     pools: tuple[Path, ...]
@@ -50,29 +50,29 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Library:
+class ImageLibrary:
     """Where pools are found (``data``) and where parts of them are written (``work``)."""
 
     data: Path
     work: Path
-    setting: Setting
+    setting: ExperimentSetting
 
-    def images(self, amount: Amount) -> Images:
+    def find_pools(self, amount: GeneratedAmount) -> SettingPools:
         """Return the pools of a setting with an amount of generated images, writing those that do not exist yet."""
-        train, test = self._official()
-        real, notes = self._real(train)
+        train, test = self._find_official()
+        real, notes = self._find_real(train)
         if amount == "none":
-            return Images((real,), test, notes)
-        generated, more = self._generated(amount, train)
-        return Images((real, generated), test, notes + more)
+            return SettingPools((real,), test, notes)
+        generated, more = self._find_generated(amount, train)
+        return SettingPools((real, generated), test, notes + more)
 
-    def missing(self, amounts: set[Amount]) -> list[str]:
+    def list_missing(self, amounts: set[GeneratedAmount]) -> list[str]:
         """Return a sentence for every pool that has to be imported first."""
         name, sentences = self.setting.dataset, []
         parts = [self.data / name / part for part in ("train", "test")]
         if name != "digits" and not all(map(is_pool, parts)):
-            how = SOURCES[name].how.format(data=self.data)
-            sentences.append(f"{SOURCES[name].title} is not at {self.data / name}; import it with: {how}")
+            how = DATASETS[name].how.format(data=self.data)
+            sentences.append(f"{DATASETS[name].title} is not at {self.data / name}; import it with: {how}")
         wanted = {self.setting.generated[amount].pool for amount in amounts - {"none"}}
         for pool in sorted(wanted) if name != "digits" and not self.setting.stands_in else ():
             if not is_pool(self.data / pool):
@@ -84,7 +84,7 @@ class Library:
         """Raise where a pool at the place of a data set holds images of another size."""
         if self.setting.dataset == "digits":
             return
-        source = SOURCES[self.setting.dataset]
+        source = DATASETS[self.setting.dataset]
         for part in ("train", "test"):
             pool = Pool.open(self.data / self.setting.dataset / part)
             if pool.image_shape != source.shape:
@@ -93,34 +93,34 @@ class Library:
                     f"import it with: {source.how.format(data=self.data)}."
                 )
 
-    def _official(self) -> tuple[Path, Path]:
+    def _find_official(self) -> tuple[Path, Path]:
         name = self.setting.dataset
         bundled = name == "digits"
-        folder = self._made(name, lambda out: write_parts(read_digits(), out)) if bundled else self.data / name
+        folder = self._make_pool(name, lambda out: write_parts(read_digits(), out)) if bundled else self.data / name
         return folder / "train", folder / "test"
 
-    def _real(self, train: Path) -> tuple[Path, tuple[str, ...]]:
+    def _find_real(self, train: Path) -> tuple[Path, tuple[str, ...]]:
         wanted = self.setting.real
         pool = Pool.open(train)
         if wanted == ALL or wanted >= len(pool):
             return train, ()
         note = f"{wanted:,} of the {len(pool):,} real training images are used as real ones."
-        return self._part(pool, np.arange(wanted), Origin.REAL, f"{self.setting.dataset}-real-{wanted}"), (note,)
+        return self._copy_part(pool, np.arange(wanted), Origin.REAL, f"{self.setting.dataset}-real-{wanted}"), (note,)
 
-    def _generated(self, amount: Amount, train: Path) -> tuple[Path, tuple[str, ...]]:
+    def _find_generated(self, amount: GeneratedAmount, train: Path) -> tuple[Path, tuple[str, ...]]:
         asked, name = self.setting.generated[amount], self.setting.dataset
         if name == "digits":
             note = f"{asked.count:,} extra images were made from the training digits by affine and elastic distortion."
             out = f"{asked.pool}-{asked.count}"
             parts = {"": distort_pool(Pool.open(train), asked.count)}
-            return self._made(out, lambda path: write_parts(parts, path)), (note,)
+            return self._make_pool(out, lambda path: write_parts(parts, path)), (note,)
         place = self.data / asked.pool
         if is_pool(place):
-            return self._taken(place, asked)
+            return self._take_generated(place, asked)
         pool = Pool.open(train)
         count = min(asked.count, len(pool) - self.setting.real)
         if not self.setting.stands_in:
-            raise PumaError(f"{'; '.join(self.missing({amount}))}.")
+            raise PumaError(f"{'; '.join(self.list_missing({amount}))}.")
         if count < 1:
             raise PumaError(
                 f"there are no generated images at {place}, and of {len(pool):,} training images none are left beside "
@@ -129,19 +129,19 @@ class Library:
             )
         rows = np.arange(self.setting.real, self.setting.real + count)
         note = f"{count:,} other real training images play the generated ones."
-        return self._part(pool, rows, Origin.GENERATED, f"{name}-stand-in-{count}"), (note,)
+        return self._copy_part(pool, rows, Origin.GENERATED, f"{name}-stand-in-{count}"), (note,)
 
-    def _taken(self, place: Path, asked: Generated) -> tuple[Path, tuple[str, ...]]:
+    def _take_generated(self, place: Path, asked: GeneratedImages) -> tuple[Path, tuple[str, ...]]:
         pool = Pool.open(place)
         if asked.count == ALL or asked.count == len(pool):
             return place, (f"generated images: all {len(pool):,} of {asked.pool}.",)
         if asked.count > len(pool):
             return place, (f"generated images: {asked.pool} has {len(pool):,} of the {asked.count:,} asked for.",)
         note = f"generated images: {asked.count:,} of the {len(pool):,} of {asked.pool}."
-        part = self._part(pool, np.arange(asked.count), Origin.GENERATED, f"{asked.pool}-{asked.count}")
+        part = self._copy_part(pool, np.arange(asked.count), Origin.GENERATED, f"{asked.pool}-{asked.count}")
         return part, (note,)
 
-    def _part(self, pool: Pool, places: NDArray[np.int64], origin: Origin, name: str) -> Path:
+    def _copy_part(self, pool: Pool, places: NDArray[np.int64], origin: Origin, name: str) -> Path:
         """Copy some images of a pool: those at these places of a fixed random order, so that classes are mixed."""
         rows = np.sort(np.random.default_rng(0).permutation(len(pool))[places])
 
@@ -151,11 +151,13 @@ class Library:
                 yield batch.images.permute(0, 2, 3, 1).numpy(), batch.labels.numpy()
 
         part = PoolPart(chunks(), pool.class_names, len(rows), origin, allow_empty_class=True)
-        return self._made(f"{name}-{pool.fingerprint[:8]}", lambda out: write_parts({"": part}, out, progress=True))
+        return self._make_pool(
+            f"{name}-{pool.fingerprint[:8]}", lambda out: write_parts({"": part}, out, progress=True)
+        )
 
-    def _made(self, name: str, make: Callable[[Path], object]) -> Path:
+    def _make_pool(self, name: str, make: Callable[[Path], object]) -> Path:
         out = self.work / "pools" / name
-        with locked(out):
+        with lock(out, wait=True):
             if not out.is_dir():
                 make(out)
         return out

@@ -6,7 +6,7 @@ from typing import get_args
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
-from puma.experiments.spec import Amount, Net
+from puma.experiments.spec import GeneratedAmount, NetRole
 from puma.margins.search import find_method
 from puma.training import TrainConfig, find_recipe
 from puma.training.config import AttackConfig, AugmentConfig, check_train_config
@@ -15,7 +15,7 @@ ALL = 0  # as a number of images
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedImages:
     """Where the generated images of an amount come from: so many of a pool; ALL takes what it holds."""
 
     pool: str
@@ -23,7 +23,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExperimentSetting:
     """What the rows of an experiment are run on.
 
     Attributes:
@@ -43,13 +43,13 @@ class Setting:
     preset: str
     dataset: str
     real: int
-    generated: Mapping[Amount, Generated]
-    nets: Mapping[Net, TrainConfig]
+    generated: Mapping[GeneratedAmount, GeneratedImages]
+    nets: Mapping[NetRole, TrainConfig]
     evaluation: EvaluationConfig
     stands_in: bool = True
     method: str = "deepfool"
     changed: str = ""
-    minutes: Mapping[Net, float] = field(default_factory=dict)
+    minutes: Mapping[NetRole, float] = field(default_factory=dict)
 
     @property
     def eps(self) -> float:
@@ -87,13 +87,13 @@ _CIFAR = replace(
 )
 
 
-def _on_nets(config: TrainConfig, **names: str) -> dict[Net, TrainConfig]:
-    roles: tuple[Net, ...] = get_args(Net)
+def _on_nets(config: TrainConfig, **names: str) -> dict[NetRole, TrainConfig]:
+    roles: tuple[NetRole, ...] = get_args(NetRole)
     return {role: replace(config, model=names[role]) for role in roles if role in names}
 
 
 _BUNDLED = "digits-distorted"
-_PAPER_RECIPES: Mapping[Net, str] = {
+_PAPER_RECIPES: Mapping[NetRole, str] = {
     "main": "wang2023-resnet18",
     "second": "wang2023-preactresnet18",
     "third": "wang2023-wrn28-10",
@@ -104,16 +104,16 @@ _PAPER_RECIPES: Mapping[Net, str] = {
 _PAPER_NETS = {role: replace(find_recipe(name), select="last") for role, name in _PAPER_RECIPES.items()}
 
 PRESETS = ("smoke", "small", "paper")
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
+SETTINGS: tuple[ExperimentSetting, ...] = (
+    ExperimentSetting(
         preset="smoke",
         dataset="digits",
         real=ALL,
         generated={
-            "few": Generated(_BUNDLED, 300),
-            "usual": Generated(_BUNDLED, 600),
-            "many": Generated(_BUNDLED, 1200),
-            "most": Generated(_BUNDLED, 2400),
+            "few": GeneratedImages(_BUNDLED, 300),
+            "usual": GeneratedImages(_BUNDLED, 600),
+            "many": GeneratedImages(_BUNDLED, 1200),
+            "most": GeneratedImages(_BUNDLED, 2400),
         },
         nets=_on_nets(
             _SMOKE,
@@ -127,15 +127,15 @@ SETTINGS: tuple[Setting, ...] = (
         stands_in=False,
         minutes={"main": 0.04, "second": 0.04, "third": 0.04, "wide": 0.04, "widest": 0.04},
     ),
-    Setting(
+    ExperimentSetting(
         preset="small",
         dataset="fashion-mnist-14px",
         real=7000,
         generated={
-            "few": Generated("fashion-mnist-14px-generated", 5000),
-            "usual": Generated("fashion-mnist-14px-generated", 20_000),
-            "many": Generated("fashion-mnist-14px-generated", 53_000),
-            "most": Generated("fashion-mnist-14px-generated", 53_000),
+            "few": GeneratedImages("fashion-mnist-14px-generated", 5000),
+            "usual": GeneratedImages("fashion-mnist-14px-generated", 20_000),
+            "many": GeneratedImages("fashion-mnist-14px-generated", 53_000),
+            "most": GeneratedImages("fashion-mnist-14px-generated", 53_000),
         },
         nets=_on_nets(
             _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
@@ -143,28 +143,28 @@ SETTINGS: tuple[Setting, ...] = (
         evaluation=EvaluationConfig(max_samples=5000, masking_samples=0),
         minutes={"main": 1.5, "second": 1.1, "third": 3.0, "wide": 3.0},
     ),
-    Setting(
+    ExperimentSetting(
         preset="small",
         dataset="cifar10",
         real=11_000,
         generated={
-            "few": Generated("cifar10-generated", 2500),
-            "usual": Generated("cifar10-generated", 10_000),
-            "many": Generated("cifar10-generated", 39_000),
-            "most": Generated("cifar10-generated", 39_000),
+            "few": GeneratedImages("cifar10-generated", 2500),
+            "usual": GeneratedImages("cifar10-generated", 10_000),
+            "many": GeneratedImages("cifar10-generated", 39_000),
+            "most": GeneratedImages("cifar10-generated", 39_000),
         },
         nets=_on_nets(_CIFAR, main="small-32px", second="resnet4b", third="resnet18-slim", wide="resnet18-slim"),
         evaluation=EvaluationConfig(max_samples=2000, masking_samples=0),
     ),
-    Setting(
+    ExperimentSetting(
         preset="paper",
         dataset="cifar10",
         real=ALL,
         generated={
-            "few": Generated("cifar10-generated-1m", 200_000),
-            "usual": Generated("cifar10-generated-1m", 1_000_000),
-            "many": Generated("cifar10-generated-10m", 10_000_000),
-            "most": Generated("cifar10-generated-50m"),
+            "few": GeneratedImages("cifar10-generated-1m", 200_000),
+            "usual": GeneratedImages("cifar10-generated-1m", 1_000_000),
+            "many": GeneratedImages("cifar10-generated-10m", 10_000_000),
+            "most": GeneratedImages("cifar10-generated-50m"),
         },
         nets=_PAPER_NETS,
         evaluation=EvaluationConfig(attacks=("clean", "cw", "autoattack")),
@@ -174,7 +174,7 @@ SETTINGS: tuple[Setting, ...] = (
 
 
 @dataclass(frozen=True)
-class Changes:
+class SettingChanges:
     """What a user wants otherwise than the preset has it; None leaves it.
 
     Attributes:
@@ -196,7 +196,7 @@ class Changes:
     attacks: tuple[str, ...] = field(default=())
 
 
-def setting_for(preset: str, dataset: str | None = None) -> Setting:
+def find_setting(preset: str, dataset: str | None = None) -> ExperimentSetting:
     """Look a setting up; without a data set the first of the preset is taken."""
     if preset not in PRESETS:
         raise unknown_name("preset", preset, list(PRESETS))
@@ -209,11 +209,11 @@ def setting_for(preset: str, dataset: str | None = None) -> Setting:
     return there[names.index(dataset)]
 
 
-def changed(setting: Setting, changes: Changes) -> Setting:
+def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> ExperimentSetting:
     """Apply a user's changes; those that move numbers are written down in ``Setting.changed``."""
     if changes.method is not None:
         find_method(changes.method)
-    nets = {role: _changed(config, changes) for role, config in setting.nets.items()}
+    nets = {role: _change_config(config, changes) for role, config in setting.nets.items()}
     for config in nets.values():
         check_train_config(config)
     evaluation = setting.evaluation
@@ -229,7 +229,7 @@ def changed(setting: Setting, changes: Changes) -> Setting:
     return replace(setting, nets=nets, evaluation=evaluation, method=changes.method or setting.method, changed=words)
 
 
-def _changed(config: TrainConfig, changes: Changes) -> TrainConfig:
+def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:
     if changes.samples_seen is not None:
         share = changes.samples_seen / config.samples_seen
         every = max(1, round(config.evaluate_every * share)) if config.evaluate_every else 0

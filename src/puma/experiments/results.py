@@ -1,42 +1,94 @@
-"""``results/<experiment>.csv``: a line per row and quantity, with mean, spread over seeds, and the paper's value."""
+"""``results/<experiment>.csv``: a line per row, quantity and seed; means and spreads are computed when it is read."""
 
 import csv
 import math
 import os
 import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from puma.errors import PumaError
-from puma.experiments.locks import locked
+from puma.files import lock, replace_atomically
 
-FORMAT = "puma-results-1"
+FORMAT = "puma-results-2"
+_ORIGIN = ("experiment", "preset", "dataset", "changed")
 COLUMNS = (
-    "format", "experiment", "preset", "dataset", "changed", "row", "at", "quantity", "mean", "spread", "seeds",
-    "by_seed", "paper", "paper_spread", "commit", "device", "puma", "torch",
+    "format", *_ORIGIN, "row", "at", "quantity", "seed", "value", "paper", "paper_spread", "commit", "device", "puma",
+    "torch",
 )  # fmt: skip
+# a line per row and quantity, all seeds in one cell: written until version 0.1
+_OLD_FORMAT = "puma-results-1"
+_OLD_COLUMNS = (
+    "format", *_ORIGIN, "row", "at", "quantity", "mean", "spread", "seeds", "by_seed", "paper", "paper_spread",
+    "commit", "device", "puma", "torch",
+)  # fmt: skip
+_SHOWN = {"clean_accuracy": "accuracy", "robust_accuracy": "robustness", "autoattack_accuracy": "AutoAttack"}
 
-
-Stored = Mapping[str, str]
+Place = tuple[str, float | None, str]  # row, place on the horizontal axis, quantity
 
 
 @dataclass(frozen=True)
-class Line:
-    """One quantity of one row. Accuracies are fractions; ``spread`` is the standard deviation over seeds.
+class ResultOrigin:
+    """What lines are results of; those of another preset, data set or change stand beside them in a file."""
 
-    ``commit`` names the commits of the code that made its numbers.
+    experiment: str
+    preset: str
+    dataset: str
+    changed: str = ""
+
+
+@dataclass(frozen=True)
+class ResultLine:
+    """One quantity of one row and seed; accuracies are fractions, with the six digits that the file has.
+
+    Attributes:
+        origin: the experiment and its size.
+        row: the row; for figures the line.
+        quantity: what was measured.
+        seed: the seed.
+        value: the number.
+        at: place on the horizontal axis, for figures.
+        paper: what the paper reports.
+        paper_spread: and its spread.
+        commit: the commits of the code that trained and evaluated, as far as they are known.
+        device: what it ran on.
+        puma: version of this package.
+        torch: version of PyTorch.
     """
 
+    origin: ResultOrigin
     row: str
     quantity: str
-    by_seed: Mapping[int, float]
+    seed: int
+    value: float
     at: float | None = None
     paper: float | None = None
     paper_spread: float | None = None
     commit: str = ""
+    device: str = "cpu"
+    puma: str = field(default_factory=lambda: version("puma-pruning"))
+    torch: str = field(default_factory=lambda: version("torch"))
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in a table of its origin, whatever the seed."""
+        return self.row, self.at, self.quantity
+
+
+@dataclass(frozen=True)
+class ResultSummary:
+    """One quantity of one row over its seeds."""
+
+    origin: ResultOrigin
+    row: str
+    at: float | None
+    quantity: str
+    by_seed: Mapping[int, float]
+    paper: float | None
+    commit: str
 
     @property
     def mean(self) -> float:
@@ -49,29 +101,24 @@ class Line:
         return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
 
-Keep = Callable[[Line], bool]
+def summarise_results(lines: Iterable[ResultLine]) -> list[ResultSummary]:
+    """Put the seeds of each row and quantity together."""
+    groups: dict[tuple[ResultOrigin, Place], list[ResultLine]] = {}
+    for line in lines:
+        groups.setdefault((line.origin, line.place), []).append(line)
+    return [
+        ResultSummary(
+            origin,
+            *place,
+            by_seed={line.seed: line.value for line in group},
+            paper=group[-1].paper,
+            commit=" ".join(sorted({word for line in group for word in line.commit.split()})),
+        )
+        for (origin, place), group in groups.items()
+    ]
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """What made the lines of a results file; lines of another preset, data set or change are kept beside them."""
-
-    experiment: str
-    preset: str
-    dataset: str
-    changed: str
-    device: str
-
-    def columns(self) -> dict[str, str]:
-        """Return the columns that all its lines share."""
-        return {"format": FORMAT, **vars(self), "puma": version("puma-pruning"), "torch": version("torch")}
-
-    def made(self, stored: Stored) -> bool:
-        """Tell whether a stored line has this origin, on whatever device."""
-        return all(stored[name] == getattr(self, name) for name in ("experiment", "preset", "dataset", "changed"))
-
-
-def commit() -> str:
+def find_commit() -> str:
     """Return the commit of the source tree, marked if files have changed since; "" outside of a repository."""
     here = Path(__file__).resolve().parent
     try:
@@ -83,100 +130,129 @@ def commit() -> str:
     return said.stdout.strip() if tracked.returncode == 0 else ""
 
 
-def checked_table(out: Path, name: str) -> Path:
+def check_table(out: Path, name: str) -> Path:
     """Return where the results go; a folder or file that cannot be written to is told before hours of work."""
     out.mkdir(parents=True, exist_ok=True)
     table = out / f"{name}.csv"
     if table.exists():
-        read_results(table)
+        read_results_file(table)
     if not os.access(out, os.W_OK):
         raise PumaError(f"the folder {out} cannot be written to; choose another --out.")
     return table
 
 
-def write_results(path: Path, origin: Provenance, lines: Sequence[Line], keep: Keep = lambda _: False) -> None:
+def write_results_file(
+    path: Path, origin: ResultOrigin, lines: Sequence[ResultLine], keep: Callable[[Place], bool] = lambda _: False
+) -> None:
     """Renew lines of a file, whole or not at all.
 
-    What it has of another origin stays. Of this one the lines that ``keep`` picks stay, and renewed lines keep the
-    values of seeds that they do not have themselves.
+    What it has of another origin stays. Of this one, seeds that the new lines do not have stay where a new line stands,
+    and everything else where ``keep`` says so.
     """
-    shared = origin.columns()
-    with locked(path):
-        before = read_results(path) if path.is_file() else []
-        earlier = {_place(line): line for line in map(_line, filter(origin.made, before))}
-        renewed = [_joined(line, earlier.get(_place(line))) for line in lines]
-        places = {_place(line) for line in renewed}
-        spared = {place for place, line in earlier.items() if keep(line) and place not in places}
-        others = [stored for stored in before if not origin.made(stored) or _place(_line(stored)) in spared]
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(others)
-            writer.writerows({**shared, **_cells(line)} for line in renewed)
-        partial.replace(path)
+    renewed: dict[Place, dict[int, ResultLine]] = {}
+    for line in lines:
+        renewed.setdefault(line.place, {})[line.seed] = line
+    with lock(path, wait=True):
+        others = []
+        for line in read_results_file(path) if path.is_file() else ():
+            if line.origin == origin and line.place in renewed:
+                seeds = renewed[line.place]
+                newest = next(iter(seeds.values()))
+                seeds.setdefault(line.seed, replace(line, paper=newest.paper, paper_spread=newest.paper_spread))
+            elif line.origin != origin or keep(line.place):
+                others.append(line)
+        ours = [seeds[seed] for seeds in renewed.values() for seed in sorted(seeds)]
+        with replace_atomically(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows(_write_cells(line) for line in [*others, *ours])
 
 
-def _place(line: Line) -> tuple[str, str, str]:
-    return line.row, at_text(line.at), line.quantity
-
-
-def _joined(line: Line, earlier: Line | None) -> Line:
-    """Add the seeds of an earlier line that this one does not have."""
-    if earlier is None or not earlier.by_seed.keys() - line.by_seed.keys():
-        return line
-    commits = sorted({*line.commit.split(), *earlier.commit.split()})
-    return replace(line, by_seed={**earlier.by_seed, **line.by_seed}, commit=" ".join(commits))
-
-
-def read_results(path: Path) -> list[dict[str, str]]:
-    """Return the lines of a results file; one of another version raises."""
+def read_results_file(path: Path) -> list[ResultLine]:
+    """Return the lines of a results file, also of one that an earlier version wrote; anything else raises."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             header, rows = tuple(reader.fieldnames or ()), list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise PumaError(f"{path} is not a results file ({error}); move it away, or choose another --out.") from error
+    old = header == _OLD_COLUMNS
     whole = all(None not in row and None not in row.values() for row in rows)
-    if header != COLUMNS or any(row["format"] != FORMAT for row in rows) or not whole:
+    expected = _OLD_FORMAT if old else FORMAT
+    if header not in (COLUMNS, _OLD_COLUMNS) or any(row["format"] != expected for row in rows) or not whole:
         raise PumaError(
             f"{path} is not a results file of this version ({FORMAT}): move it away, or choose another --out."
         )
-    return rows
+    try:
+        return [line for row in rows for line in _read_cells(row, old=old)]
+    except ValueError as error:
+        raise PumaError(f"{path} is not a results file ({error}); move it away, or choose another --out.") from error
 
 
-def stored_lines(path: Path, origin: Provenance) -> list[Line]:
-    """Return the lines of one origin as they were written."""
-    return [_line(stored) for stored in read_results(path) if origin.made(stored)]
-
-
-def _line(stored: Stored) -> Line:
-    pairs = (pair.partition(":") for pair in stored["by_seed"].split())
-    by_seed = {int(seed): float(value) for seed, _, value in pairs}
-    numbers = (stored[name] for name in ("at", "paper", "paper_spread"))
+def _read_cells(cells: Mapping[str, str], *, old: bool) -> Iterable[ResultLine]:
+    pairs = [pair.split(":") for pair in cells["by_seed"].split()] if old else [(cells["seed"], cells["value"])]
+    numbers = (cells[name] for name in ("at", "paper", "paper_spread"))
     at, paper, spread = (float(number) if number else None for number in numbers)
-    return Line(stored["row"], stored["quantity"], by_seed, at, paper, spread, stored["commit"])
+    origin = ResultOrigin(*(cells[name] for name in _ORIGIN))
+    for seed, value in pairs:
+        yield ResultLine(
+            origin, cells["row"], cells["quantity"], int(seed), float(value), at, paper, spread,
+            *(cells[name] for name in ("commit", "device", "puma", "torch")),
+        )  # fmt: skip
 
 
-def _cells(line: Line) -> dict[str, str]:
-    return {
-        "row": line.row,
-        "at": at_text(line.at),
-        "quantity": line.quantity,
-        "mean": _number(line.mean),
-        "spread": _number(line.spread),
-        "seeds": str(len(line.by_seed)),
-        "by_seed": " ".join(f"{seed}:{_number(value)}" for seed, value in sorted(line.by_seed.items())),
-        "paper": _number(line.paper),
-        "paper_spread": _number(line.paper_spread),
-        "commit": line.commit,
-    }
+def _write_cells(line: ResultLine) -> tuple[str, ...]:
+    origin = (getattr(line.origin, name) for name in _ORIGIN)
+    value = format_number(line.value)
+    paper, spread = format_number(line.paper), format_number(line.paper_spread)
+    place = (line.row, format_number(line.at), line.quantity)
+    return (
+        FORMAT,
+        *origin,
+        *place,
+        str(line.seed),
+        value,
+        paper,
+        spread,
+        line.commit,
+        line.device,
+        line.puma,
+        line.torch,
+    )
 
 
-def at_text(at: float | None) -> str:
-    """Write a place on the horizontal axis as the results have it."""
-    return _number(at)
-
-
-def _number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
+    """Write a number with the six digits that results have, nothing for none."""
     return "" if value is None or math.isnan(value) else f"{value:.6g}"
+
+
+def format_results(title: str, origin: ResultOrigin, path: Path) -> str:
+    """Return a table of mean and spread in percent, ours beside the paper's; margins where nothing was trained."""
+    stored = summarise_results(line for line in read_results_file(path) if line.origin == origin)
+    finals = [line for line in stored if not line.quantity.startswith("held_out")]
+    present = {line.quantity for line in finals}
+    shown = {name: text for name, text in _SHOWN.items() if name in present} or {
+        name: name.replace("_", " ") for name in dict.fromkeys(line.quantity for line in finals)
+    }
+    cells: dict[tuple[str, float | None], dict[str, ResultSummary]] = {}
+    for line in finals:
+        cells.setdefault((line.row, line.at), {})[line.quantity] = line
+    names = [row if at is None else f"{row}, {at:g}" for row, at in cells]
+    wide = max(len(name) for name in [*names, ""]) + 2
+    papers = any(line.paper is not None for line in finals)
+    header = f"{'':<{wide}}" + "".join(f"{text:>20}" + (f"{'paper':>9}" if papers else "") for text in shown.values())
+    lines = [f"{title} ({origin.preset}, {origin.dataset})", header]
+    for name, by_quantity in zip(names, cells.values(), strict=True):
+        row = (_format_cell(by_quantity.get(quantity), papers=papers) for quantity in shown)
+        lines.append(f"{name:<{wide}}{''.join(row)}".rstrip())
+    return "\n".join(lines)
+
+
+def _format_cell(line: ResultSummary | None, *, papers: bool) -> str:
+    if line is None:
+        return " " * (29 if papers else 20)
+    scale, digits = (100.0, 2) if line.quantity.endswith(("accuracy", "share")) else (1.0, 4)
+    text = f"{line.mean * scale:.{digits}f}"
+    text += f" +- {line.spread * scale:.{digits}f} ({len(line.by_seed)})" if line.spread is not None else ""
+    paper = "" if line.paper is None else f"{line.paper * scale:.{digits}f}"
+    return f"{text:>20}{paper:>9}" if papers else f"{text:>20}"

@@ -1,41 +1,80 @@
 """Run an experiment: every row for every seed, results written after each, so that a run cut short has lost nothing."""
 
+import os
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from puma.errors import PumaError
+from puma.errors import PumaError, unknown_name
 from puma.evaluation import ATTACKS, check_config, read_evaluation
-from puma.experiments.figures import draw
-from puma.experiments.presets import Setting
-from puma.experiments.record import record_folder, write_record
-from puma.experiments.results import Keep, Line, Provenance, checked_table, stored_lines, write_results
-from puma.experiments.spec import Amount, Experiment, Measured, Model, Row
-from puma.experiments.workspace import Workspace, plan_counts
+from puma.experiments.figures import draw_figure
+from puma.experiments.images import DATASETS
+from puma.experiments.presets import PRESETS
+from puma.experiments.results import (
+    Place,
+    ResultLine,
+    ResultOrigin,
+    check_table,
+    find_commit,
+    format_number,
+    read_results_file,
+    summarise_results,
+    write_results_file,
+)
+from puma.experiments.spec import (
+    Experiment,
+    GeneratedAmount,
+    MarginSpec,
+    ModelSpec,
+    PerceptronFigure,
+    RowSpec,
+    list_amounts,
+    select_rows,
+)
+from puma.experiments.workspace import Workspace, summarise_plan
+from puma.files import lock
 from puma.margins import read_margins
+from puma.perceptron import Study, run_study
+from puma.perceptron.results import Results
+from puma.perceptron.run import needed_curves, needed_points
+from puma.perceptron.study import figures_of
 from puma.processes import resolve_device
+from puma.report.experiment_record import RECORD_FILE, ExperimentRecord, read_record, write_record
+from puma.report.rows import ReportRow, SeedFiles
 from puma.report.training_curves import read_metrics
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
+_GAUSSIAN = "gaussian"  # what the perceptron study calls its data
 
 
 @dataclass
-class Done:
-    """What is known so far: files and numbers of each row and seed."""
+class ExperimentProgress:
+    """What is known so far: the files of each row by seed, and the results."""
 
-    files: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    commits: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    numbers: dict[tuple[str, float | None, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    origin: ResultOrigin
+    device: str
+    files: dict[str, dict[int, SeedFiles]] = field(default_factory=lambda: defaultdict(dict))
+    lines: list[ResultLine] = field(default_factory=list)
 
-    def add(self, row: Row, seed: int, at: float | None, values: Mapping[str, float]) -> None:
-        """Take down numbers of a row, with the six digits that results have."""
+    def add(self, row: RowSpec, seed: int, at: float | None, values: Mapping[str, float], commit: str) -> None:
+        """Take down numbers of a row; what the paper reports stands beside ours."""
         for quantity, value in values.items():
-            self.numbers[row.label, at, quantity][seed] = float(f"{value:.6g}")
+            paper = spread = None
+            if row.paper is not None and at == row.at and quantity in ("clean_accuracy", "robust_accuracy"):
+                clean = quantity == "clean_accuracy"
+                paper = (row.paper.clean if clean else row.paper.robust) / 100
+                spread = (row.paper.clean_spread if clean else row.paper.robust_spread) / 100 or None
+            rounded = float(format_number(value))
+            self.lines.append(
+                ResultLine(self.origin, row.label, quantity, seed, rounded, at, paper, spread, commit, self.device)
+            )
 
 
 def run_experiment(
@@ -52,54 +91,54 @@ def run_experiment(
     ``only`` names the rows to run, all by default. What earlier runs found for rows that this one does not run, or has
     not come to yet, stays.
     """
-    possible, left_out = fitting(experiment, workspace.setting)
+    possible, left_out = select_rows(experiment, workspace.setting.nets)
     rows = [row for row in possible if not only or row.name in only]
     check_inputs(experiment, rows, workspace, seeds)
-    table = checked_table(out, experiment.name)
+    table = check_table(out, experiment.name)
     if left_out and not only:
-        tell(f"{experiment.name}: left out, since this preset has no such net: {', '.join(left_out)}")
-    done = Done()
-    setting = workspace.setting
-    origin = Provenance(
-        experiment=experiment.name,
-        preset=setting.preset,
-        dataset=setting.dataset,
-        changed=setting.changed,
-        device=setting.nets["main"].compute.device,
-    )
+        _print_progress(f"{experiment.name}: left out, since this preset has no such net: {', '.join(left_out)}")
+    progress = ExperimentProgress(result_origin(experiment, workspace), workspace.setting.nets["main"].compute.device)
+    order = {row.label: place for place, row in reversed(list(enumerate(rows)))}
+    places = {(row.label, row.at) for row in possible}
+
+    def keep_line(place: Place) -> bool:
+        row, at, _ = place
+        return (row, at) in places or (row, None) in places
+
     for seed in range(seeds):
         for number, row in enumerate(rows, start=1):
-            tell(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
-            do_row(row, seed, workspace, done)
-            write_results(table, origin, list(lines(rows, done)), keep=lines_of(possible))
-            write_record(experiment, possible, workspace, done.files, command=command, left_out=left_out)
+            _print_progress(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
+            run_row(row, seed, workspace, progress)
+            lines = sorted(progress.lines, key=lambda line: order[line.row])
+            write_results_file(table, progress.origin, lines, keep=keep_line)
+            _record_experiment(experiment, possible, workspace, progress, command=command, left_out=left_out)
     if experiment.figure != "none":
-        draw(experiment, stored_lines(table, origin), done.files, picture_of(experiment, workspace, out), setting)
+        summaries = summarise_results(line for line in read_results_file(table) if line.origin == progress.origin)
+        margins = {name: first.margins for name, made in progress.files.items()
+                   if (first := next(iter(made.values()))).margins is not None}  # fmt: skip
+        draw_figure(experiment, summaries, margins, picture_path(experiment, workspace, out), workspace.setting)
     return table
 
 
-def picture_of(experiment: Experiment, workspace: Workspace, out: Path) -> Path:
+def result_origin(experiment: Experiment, workspace: Workspace) -> ResultOrigin:
+    """Return what the results of an experiment are marked with."""
+    setting = workspace.setting
+    return ResultOrigin(experiment.name, setting.preset, setting.dataset, setting.changed)
+
+
+def record_folder(experiment: Experiment, workspace: Workspace) -> Path:
+    """Return where the record of an experiment is kept."""
+    setting = workspace.setting
+    name = "-".join([experiment.name, setting.preset, setting.dataset, *setting.changed.replace(",", "").split()])
+    return workspace.path / "experiments" / name
+
+
+def picture_path(experiment: Experiment, workspace: Workspace, out: Path) -> Path:
     """Return where the figure of an experiment is drawn; data set and changes are part of its name."""
     return out / f"{record_folder(experiment, workspace).name}.png"
 
 
-def fitting(experiment: Experiment, setting: Setting) -> tuple[list[Row], list[str]]:
-    """Return the rows whose nets the setting has, and the names of the others."""
-    rows = [row for row in experiment.rows if needed_nets(row.wants) <= set(setting.nets)]
-    return rows, [row.name for row in experiment.rows if row not in rows]
-
-
-def lines_of(rows: list[Row]) -> Keep:
-    """Return what tells whether a line is one of some rows."""
-    places = {(row.label, row.at) for row in rows}
-
-    def known(line: Line) -> bool:
-        return (line.row, line.at) in places or (line.row, None) in places
-
-    return known
-
-
-def check_inputs(experiment: Experiment, rows: list[Row], workspace: Workspace, seeds: int) -> None:
+def check_inputs(experiment: Experiment, rows: list[RowSpec], workspace: Workspace, seeds: int) -> None:
     """Raise before anything is computed if something cannot be."""
     if seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
@@ -107,74 +146,48 @@ def check_inputs(experiment: Experiment, rows: list[Row], workspace: Workspace, 
         raise PumaError(f"preset {workspace.setting.preset} has no net for that row of {experiment.name}; run others.")
     resolve_device(workspace.setting.nets["main"].compute.device)
     check_config(workspace.setting.evaluation, workspace.setting.eps)
-    amounts: set[Amount] = set()
+    amounts: set[GeneratedAmount] = set()
     for row in rows:
-        amounts |= needed_amounts(row.wants)
-    if missing := workspace.library.missing(amounts):
+        amounts |= list_amounts(row.wants)
+    if missing := workspace.library.list_missing(amounts):
         raise PumaError(f"{'; '.join(missing)}.")
     workspace.library.check_shapes()
 
 
-def models_of(wants: Model | Measured) -> Iterator[Model]:
-    """Yield every model that has to be trained, those that are built on first."""
-    if isinstance(wants, Measured):
-        yield from models_of(wants.by)
-        return
-    if wants.planned is not None:
-        if wants.planned.needs_margins:
-            yield from models_of(wants.planned.margins)
-        if wants.planned.needs_difficulty:
-            yield from models_of(wants.planned.difficulty_of)
-    yield wants
-
-
-def needed_nets(wants: Model | Measured) -> set[str]:
-    """Return the roles of all nets that a row needs."""
-    return {model.net for model in models_of(wants)}
-
-
-def needed_amounts(wants: Model | Measured) -> set[Amount]:
-    """Return the amounts of generated images that a row needs."""
-    return {model.generated for model in models_of(wants)} | ({"usual"} if isinstance(wants, Measured) else set())
-
-
-def do_row(row: Row, seed: int, workspace: Workspace, done: Done) -> None:
+def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentProgress) -> None:
     """Train, measure and evaluate what a row wants, and take its numbers down."""
-    if isinstance(row.wants, Measured):
-        images = workspace.images(Model())
-        path = workspace.margins(row.wants, images.pools, seed)
-        done.files[row.name][seed] = _files(images.pools, margins=path)
-        done.commits[row.label].add(workspace.made_at(workspace.trained(row.wants.by, seed)))
-        done.add(row, seed, row.at, margin_numbers(path, workspace.setting.eps))
+    if isinstance(row.wants, MarginSpec):
+        pools = workspace.find_pools(ModelSpec()).pools
+        path = workspace.measure_margins(row.wants, pools, seed)
+        progress.files[row.name][seed] = SeedFiles(seed, pools=pools, margins=path)
+        commit = workspace.read_commit(workspace.train_model(row.wants.by, seed))
+        progress.add(row, seed, row.at, summarise_margins(path, workspace.setting.eps), commit)
         return
-    model, images = row.wants, workspace.images(row.wants)
-    run = workspace.trained(model, seed)
-    evaluation = workspace.evaluated(model, seed)
+    model, pools = row.wants, workspace.find_pools(row.wants).pools
+    run = workspace.train_model(model, seed)
+    evaluation = workspace.evaluate_model(model, seed)
+    commits = {workspace.read_commit(run), workspace.read_commit(evaluation)}
+    commit = " ".join(sorted(commits - {""}))
     plan = margins = None
-    if model.planned is not None:
-        plan = workspace.plan(model.planned, images.pools, seed)
-        done.add(row, seed, row.at, plan_counts(plan, model.planned.eps * workspace.setting.eps))
-        if model.planned.needs_margins:
-            margins = workspace.margins(model.planned.margins, images.pools, seed)
-    done.files[row.name][seed] = _files(images.pools, run=run, plan=plan, margins=margins, evaluation=evaluation)
-    done.commits[row.label] |= {workspace.made_at(run), workspace.made_at(evaluation)}
-    done.add(row, seed, row.at, accuracies(evaluation))
+    if model.plan is not None:
+        plan = workspace.make_plan(model.plan, pools, seed)
+        progress.add(row, seed, row.at, summarise_plan(plan, model.plan.eps * workspace.setting.eps), commit)
+        if model.plan.needs_margins:
+            margins = workspace.measure_margins(model.plan.margins, pools, seed)
+    progress.files[row.name][seed] = SeedFiles(seed, run, pools, plan, margins, evaluation)
+    progress.add(row, seed, row.at, read_accuracies(evaluation), commit)
     if row.at is None:
         for line in read_metrics(run):
             curve = {name: line[name] for name in _CURVES if name in line}
-            done.add(row, seed, float(line["samples"]), curve)
+            progress.add(row, seed, float(line["samples"]), curve, commit)
 
 
-def _files(pools: tuple[Path, ...], **paths: Path | None) -> dict[str, Any]:
-    return {"pools": pools, "run": None, "plan": None, "margins": None, "evaluation": None, **paths}
-
-
-def accuracies(evaluation: Path) -> dict[str, float]:
+def read_accuracies(evaluation: Path) -> dict[str, float]:
     """Read the shares of right samples of an evaluation."""
     return {ATTACKS[name].quantity: counted.accuracy for name, counted in read_evaluation(evaluation).counts.items()}
 
 
-def margin_numbers(path: Path, eps: float) -> dict[str, float]:
+def summarise_margins(path: Path, eps: float) -> dict[str, float]:
     """Summarise margins: quantiles of those that were found, and shares of all."""
     table = read_margins(path)
     found = table.margin[table.crossed].double().numpy()
@@ -185,21 +198,108 @@ def margin_numbers(path: Path, eps: float) -> dict[str, float]:
     return quantiles | {name: float(flags.double().mean()) for name, flags in shares.items()}
 
 
-def lines(rows: list[Row], done: Done) -> Iterator[Line]:
-    """Yield the lines of the table, in the order of the rows; what the paper reports stands beside ours."""
-    order = {row.label: place for place, row in reversed(list(enumerate(rows)))}
-    papers = {(row.label, row.at): row.paper for row in rows}
-    for (name, at, quantity), by_seed in sorted(done.numbers.items(), key=lambda entry: order[entry[0][0]]):
-        paper = papers.get((name, at))
-        value = spread = None
-        if paper is not None and quantity in ("clean_accuracy", "robust_accuracy"):
-            clean = quantity == "clean_accuracy"
-            value = (paper.clean if clean else paper.robust) / 100
-            spread = (paper.clean_spread if clean else paper.robust_spread) / 100
-        made_at = " ".join(sorted(done.commits[name] - {""}))
-        yield Line(name, quantity, by_seed, at, value, spread or None, made_at)
+def _record_experiment(
+    experiment: Experiment,
+    rows: list[RowSpec],
+    workspace: Workspace,
+    progress: ExperimentProgress,
+    *,
+    command: str,
+    left_out: list[str],
+) -> None:
+    """Write experiment.json; rows and seeds that have no files in this run keep those of an earlier one."""
+    setting = workspace.setting
+    usual = workspace.library.find_pools("usual")
+    notes = [*usual.notes, *([f"Changed from the preset: {setting.changed}."] if setting.changed else [])]
+    notes += [f"Left out, since this preset has no such net: {', '.join(left_out)}."] if left_out else []
+    notes += [f"The paper: {experiment.expect}"] if experiment.expect else []
+    path = record_folder(experiment, workspace) / RECORD_FILE
+    with lock(path, wait=True):
+        record = ExperimentRecord(
+            rows=tuple(_merge_rows(rows, progress.files, path)),
+            experiment=experiment.name,
+            title=experiment.title,
+            preset=setting.preset,
+            dataset=DATASETS[setting.dataset].title,
+            command=command,
+            notes=tuple(notes),
+            eps=setting.eps,
+            norm=setting.nets["main"].attack.norm,
+            pools=usual.pools,
+            test=usual.test,
+            provenance={
+                "commit": find_commit(),
+                "device": progress.device,
+                "puma": version("puma-pruning"),
+                "torch": version("torch"),
+                "date": datetime.now(UTC).date().isoformat(),
+            },
+        )
+        write_record(path, record)
 
 
-def tell(sentence: str) -> None:
+def _merge_rows(rows: list[RowSpec], files: Mapping[str, Mapping[int, SeedFiles]], path: Path) -> Iterator[ReportRow]:
+    try:
+        before = {row.name: {seed.seed: seed for seed in row.seeds} for row in read_record(path).rows}
+    except PumaError:  # there is none yet, or it is damaged
+        before = {}
+    for row in rows:
+        seeds = {**before.get(row.name, {}), **files.get(row.name, {})}
+        paper = {"clean": row.paper.clean / 100, "cw": row.paper.robust / 100} if row.paper else {}
+        if seeds:
+            yield ReportRow(row.name, tuple(seeds[seed] for seed in sorted(seeds)), row.baseline, paper)
+
+
+def build_study(figure: PerceptronFigure, preset: str, seeds: int | None) -> Study:
+    """Return the perceptron study at the size of a preset; small is the paper's size already."""
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, list(PRESETS))
+    repeats = default_seeds(preset) if seeds is None else seeds
+    if preset == "smoke":
+        return Study((figure.figure,), alphas=(1.0, 2.0, 4.0), keeps=(1.0, 0.5, 0.2), seeds=repeats, dimension=20)
+    return Study((figure.figure,), seeds=repeats)
+
+
+def default_seeds(preset: str) -> int:
+    """Return how many seeds the perceptron figures have at a preset."""
+    return 2 if preset == "smoke" else 10
+
+
+def run_perceptron_figure(
+    figure: PerceptronFigure, preset: str, seeds: int | None, work: Path, out: Path
+) -> tuple[Path, Path]:
+    """Compute the figure's points, as far as they are not known yet; return the table and the picture."""
+    study = build_study(figure, preset, seeds)
+    table = check_table(out, figure.name)
+    changed = "" if study.seeds == default_seeds(preset) else f"seeds {study.seeds}"
+    name = "-".join([figure.name, preset, _GAUSSIAN, *changed.split()])
+    folder = work / "perceptron" / name
+    with lock(folder, wait=True):
+        report = run_study(study, folder, jobs=os.cpu_count() or 1)
+    origin = ResultOrigin(figure.name, preset, _GAUSSIAN, changed)
+    write_results_file(table, origin, list(_iterate_errors(report.results, origin)))
+    shutil.copyfile(folder / "figures" / f"{figure.figure}.png", out / f"{name}.png")
+    return table, out / f"{name}.png"
+
+
+def _iterate_errors(results: Results, origin: ResultOrigin) -> Iterator[ResultLine]:
+    """Yield the error of every strategy at every alpha and seed."""
+    commit = find_commit()
+    for figure in figures_of(results.study):
+        series = {line.pruning.label: line for panel in figure.panels for line in panel.series}
+        for label, line in series.items():
+            for alpha in results.study.alphas:
+                errors = results.errors(line, alpha)
+                for seed, error in enumerate(() if errors is None else errors):
+                    yield ResultLine(origin, label, "error", seed, float(error), at=alpha, commit=commit)
+
+
+def describe_perceptron_cost(figure: PerceptronFigure, preset: str, seeds: int | None) -> str:
+    """Say how much there is to compute for a figure of the perceptron study."""
+    study = build_study(figure, preset, seeds)
+    return f"{len(needed_points(study)):,} students and {len(needed_curves(study))} theory curves"
+
+
+def _print_progress(sentence: str) -> None:
     """Say on standard error where the run is."""
     print(f"puma: {sentence}", file=sys.stderr, flush=True)

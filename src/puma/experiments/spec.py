@@ -1,46 +1,49 @@
 """What an experiment consists of: rows, each a model to train or margins to measure, and what the paper reports for it.
 
 Nothing here knows about data sets or sizes: distances are multiples of eps, nets and amounts of images go by their
-role, and a ``Setting`` fills them in. Specifications are values, so two rows that need the same model share it.
+role, and an ``ExperimentSetting`` fills them in. Specifications are values, so rows that need the same model share it.
 """
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-Net = Literal["main", "second", "third", "wide", "widest"]
-Amount = Literal["none", "few", "usual", "many", "most"]
+from puma.perceptron import FigureName
+
+NetRole = Literal["main", "second", "third", "wide", "widest"]
+GeneratedAmount = Literal["none", "few", "usual", "many", "most"]
 ScoreName = Literal["margin", "cd_clean", "cd_adversarial"]
-Rule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
-Figure = Literal["none", "lines", "curves", "histogram"]
+StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
+FigureKind = Literal["none", "lines", "curves", "histogram"]
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     """A model to train: TRADES on real and generated images, but for what is said here.
 
     Attributes:
-        planned: how the images are pruned and how strongly each is attacked; None keeps all at eps.
+        plan: how the images are pruned and how strongly each is attacked; None keeps all at eps.
         net: the role of the net.
         generated: how many generated images there are.
         online: find strengths, and what to prune, during training.
     """
 
-    planned: "Planned | None" = None
-    net: Net = "main"
-    generated: Amount = "usual"
-    online: "Online | None" = None
+    plan: "PlanSpec | None" = None
+    net: NetRole = "main"
+    generated: GeneratedAmount = "usual"
+    online: "OnlineSpec | None" = None
 
 
 @dataclass(frozen=True)
-class Measured:
+class MarginSpec:
     """Margins: by which model, found how; None takes the method of the setting."""
 
-    by: Model = field(default_factory=Model)
+    by: ModelSpec = field(default_factory=ModelSpec)
     method: str | None = None
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanSpec:
     """From scores to a plan; fractions are of the whole pool, distances in multiples of eps.
 
     Attributes:
@@ -60,12 +63,12 @@ class Planned:
     difficult: float = 0.0
     random: float = 0.0
     score: ScoreName = "margin"
-    strength: Rule = "margin"
+    strength: StrengthRule = "margin"
     eps: float = 1.0
     gap: float = 0.0
     weak_eps: float = 1 / 8
-    margins: Measured = field(default_factory=lambda: Measured(Model(generated="none")))
-    difficulty_of: Model = field(default_factory=Model)
+    margins: MarginSpec = field(default_factory=lambda: MarginSpec(ModelSpec(generated="none")))
+    difficulty_of: ModelSpec = field(default_factory=ModelSpec)
 
     @property
     def needs_margins(self) -> bool:
@@ -81,7 +84,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Online:
+class OnlineSpec:
     """The online method; the threshold of ``paper`` is a multiple of eps, 0 prunes nothing."""
 
     mode: Literal["paper", "ours"]
@@ -90,7 +93,7 @@ class Online:
 
 
 @dataclass(frozen=True)
-class Paper:
+class PaperValue:
     """What the paper reports for a row, as printed: percentages and their spread."""
 
     clean: float
@@ -100,12 +103,12 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowSpec:
     """One line of a table, or one point of a figure: ``at`` is its place on the axis of the line ``series``."""
 
     name: str
-    wants: Model | Measured
-    paper: Paper | None = None
+    wants: ModelSpec | MarginSpec
+    paper: PaperValue | None = None
     baseline: bool = False
     series: str = ""
     at: float | None = None
@@ -131,36 +134,53 @@ class Experiment:
 
     name: str
     title: str
-    rows: tuple[Row, ...]
-    figure: Figure = "none"
+    rows: tuple[RowSpec, ...]
+    figure: FigureKind = "none"
     axis: str = ""
     expect: str = ""
 
 
-TRADES = Model()
-REAL_ONLY = Model(generated="none")
+@dataclass(frozen=True)
+class PerceptronFigure:
+    """A figure of the perceptron study.
+
+    Attributes:
+        name: what ``puma run`` calls it.
+        title: what it shows.
+        figure: what ``puma perceptron`` calls it.
+        expect: what the paper finds, in a sentence.
+    """
+
+    name: str
+    title: str
+    figure: FigureName
+    expect: str = ""
+
+
+TRADES = ModelSpec()
+REAL_ONLY = ModelSpec(generated="none")
 PRUNE_FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
 
 
-def puma(easy: float = 0.2, *, by: Model = REAL_ONLY, gap: float = 0.0, eps: float = 1.0) -> Model:
+def specify_puma(easy: float = 0.2, *, by: ModelSpec = REAL_ONLY, gap: float = 0.0, eps: float = 1.0) -> ModelSpec:
     """Return the method: prune easy samples by margin, attack the others as strongly as their margin allows.
 
     Its ablations measure margins with a model that was trained on real images alone, as the paper's do.
     """
-    return Model(Planned(easy=easy, gap=gap, eps=eps, margins=Measured(by)))
+    return ModelSpec(PlanSpec(easy=easy, gap=gap, eps=eps, margins=MarginSpec(by)))
 
 
-def pruned(easy: float = 0.0, difficult: float = 0.0, random: float = 0.0) -> Model:
+def specify_pruning(easy: float = 0.0, difficult: float = 0.0, random: float = 0.0) -> ModelSpec:
     """Return TRADES at full strength on what pruning by difficulty, or at random, leaves."""
-    return Model(Planned(easy, difficult, random, score="cd_clean", strength="constant"))
+    return ModelSpec(PlanSpec(easy, difficult, random, score="cd_clean", strength="constant"))
 
 
-def described(model: Model) -> str:
+def name_model(model: ModelSpec) -> str:
     """Name a model in a few words that can stand in a file name."""
-    words = ["trades" if model.planned is None and model.online is None else ""]
+    words = ["trades" if model.plan is None and model.online is None else ""]
     if model.online is not None:
         words.append(f"online-{model.online.mode}")
-    plan = model.planned
+    plan = model.plan
     if plan is not None:
         words.append("puma" if plan.strength == "margin" else "pruned")
         for letters, share in (("easy", plan.easy), ("difficult", plan.difficult), ("random", plan.random)):
@@ -168,3 +188,34 @@ def described(model: Model) -> str:
     words += [model.net] if model.net != "main" else []
     words += [f"{model.generated}-generated"] if model.generated != "usual" else []
     return "-".join(word for word in words if word)
+
+
+def iterate_models(wants: ModelSpec | MarginSpec) -> Iterator[ModelSpec]:
+    """Yield every model that has to be trained, those that are built on first."""
+    if isinstance(wants, MarginSpec):
+        yield from iterate_models(wants.by)
+        return
+    if wants.plan is not None:
+        if wants.plan.needs_margins:
+            yield from iterate_models(wants.plan.margins)
+        if wants.plan.needs_difficulty:
+            yield from iterate_models(wants.plan.difficulty_of)
+    yield wants
+
+
+def list_nets(wants: ModelSpec | MarginSpec) -> set[str]:
+    """Return the roles of all nets that a row needs."""
+    return {model.net for model in iterate_models(wants)}
+
+
+def list_amounts(wants: ModelSpec | MarginSpec) -> set[GeneratedAmount]:
+    """Return the amounts of generated images that a row needs."""
+    return {model.generated for model in iterate_models(wants)} | (
+        {"usual"} if isinstance(wants, MarginSpec) else set()
+    )
+
+
+def select_rows(experiment: Experiment, nets: Collection[str]) -> tuple[list[RowSpec], list[str]]:
+    """Return the rows whose nets a setting has, and the names of the others."""
+    rows = [row for row in experiment.rows if list_nets(row.wants) <= set(nets)]
+    return rows, [row.name for row in experiment.rows if row not in rows]

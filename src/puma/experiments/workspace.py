@@ -1,8 +1,5 @@
 """The stages of an experiment, each done once: a folder or file named after a hash of everything it depends on."""
 
-import hashlib
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +13,11 @@ from torch import nn
 
 from puma.errors import PumaError
 from puma.evaluation import evaluate_pool, has_evaluation, write_evaluation
-from puma.experiments.images import Images, Library
-from puma.experiments.locks import locked
-from puma.experiments.presets import Setting
-from puma.experiments.results import commit
-from puma.experiments.spec import Measured, Model, Online, Planned, described
+from puma.experiments.images import ImageLibrary, SettingPools
+from puma.experiments.presets import ExperimentSetting
+from puma.experiments.results import find_commit
+from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, PlanSpec, name_model
+from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
 from puma.models import load_model
 from puma.planning import Plan
@@ -48,50 +45,50 @@ class Workspace:
     """
 
     path: Path
-    setting: Setting
+    setting: ExperimentSetting
     data: Path
     processes: int = 1
 
     @property
-    def library(self) -> Library:
+    def library(self) -> ImageLibrary:
         """Where images come from."""
-        return Library(self.data, self.path, self.setting)
+        return ImageLibrary(self.data, self.path, self.setting)
 
-    def images(self, model: Model) -> Images:
+    def find_pools(self, model: ModelSpec) -> SettingPools:
         """Return what a model is trained and tested on."""
-        return self.library.images(model.generated)
+        return self.library.find_pools(model.generated)
 
-    def trained(self, model: Model, seed: int) -> Path:
+    def train_model(self, model: ModelSpec, seed: int) -> Path:
         """Return the run of a model, training it and whatever it builds on first."""
-        pools = self.images(model).pools
-        plan = None if model.planned is None else self.plan(model.planned, pools, seed)
-        config = self.config(model, seed, pools)
+        pools = self.find_pools(model).pools
+        plan = None if model.plan is None else self.make_plan(model.plan, pools, seed)
+        config = self.resolve_config(model, seed, pools)
         fingerprint = open_pools(pools).fingerprint
         parts: dict[str, Any] = {
             "config": config_to_dict(config),
             "pools": fingerprint,
-            "plan": plan and _hash_of(plan),
+            "plan": plan and hash_file(plan),
         }
         if self.processes > 1:  # BN sees a process's share of the batch
             parts["processes"] = self.processes
-        out = self.path / "runs" / f"{described(model)}-seed{seed}-{_key(parts)}"
-        with locked(out) as lock:
+        out = self.path / "runs" / f"{name_model(model)}-seed{seed}-{_hash_key(parts)}"
+        with lock(out, wait=True) as held:
             if self.processes == 1:
                 ensure_run(config, pools, out, plan=plan)
             else:
-                self._train_together(config, pools, out, plan, lock)
+                self._train_in_processes(config, pools, out, plan, held)
             if not (out / _MADE_BY).is_file():
-                write_json(out / _MADE_BY, made_by())
+                write_json(out / _MADE_BY, _describe_code())
         return out
 
-    def made_at(self, stage: Path) -> str:
+    def read_commit(self, stage: Path) -> str:
         """Return the commit of the code that finished a run or an evaluation; "" where that is not known."""
         try:
-            return str(json.loads((stage / _MADE_BY).read_text(encoding="utf-8"))["commit"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(read_json(stage / _MADE_BY, "what made a stage")["commit"])
+        except (PumaError, KeyError):
             return ""
 
-    def config(self, model: Model, seed: int, pools: Sequence[Path]) -> TrainConfig:
+    def resolve_config(self, model: ModelSpec, seed: int, pools: Sequence[Path]) -> TrainConfig:
         """Return the whole configuration of a model's training."""
         base = self.setting.nets[model.net]
         real = len(Pool.open(pools[0]).positions_of(Origin.REAL))
@@ -99,102 +96,108 @@ class Workspace:
         if model.generated == "none":
             config = replace(config, generated_fraction=0.0)
         if model.online is not None:
-            config = replace(config, online=self._online(model.online))
+            config = replace(config, online=self._resolve_online(model.online))
         return config
 
-    def margins(self, measured: Measured, pools: Sequence[Path], seed: int) -> Path:
+    def measure_margins(self, spec: MarginSpec, pools: Sequence[Path], seed: int) -> Path:
         """Return the margins of pools, by a model that is trained first."""
-        run = self.trained(measured.by, seed)
-        pool, method = open_pools(pools), measured.method or self.setting.method
+        run = self.train_model(spec.by, seed)
+        pool, method = open_pools(pools), spec.method or self.setting.method
         norm = self.setting.nets["main"].attack.norm
-        weights = _hash_of(run / "model.safetensors")
-        key = _key({"model": weights, "pools": pool.fingerprint, "method": method, "norm": norm})
-        out = self.path / "margins" / f"by-{described(measured.by)}-{method}-seed{seed}-{key}.parquet"
-        with locked(out) as lock:
+        weights = hash_file(run / "model.safetensors")
+        key = _hash_key({"model": weights, "pools": pool.fingerprint, "method": method, "norm": norm})
+        out = self.path / "margins" / f"by-{name_model(spec.by)}-{method}-seed{seed}-{key}.parquet"
+        with lock(out, wait=True) as held:
             if not out.is_file() and self.processes > 1:
                 words = [*map(str, pools), "--model", str(run), "--method", method, "--norm", norm, "--out", str(out)]
-                self._together("margins", *words, "--device", self._device, lock=lock)
+                self._run_processes("margins", *words, "--device", self._device, held=held)
             elif not out.is_file():
-                model = self._model(run, pool)
+                model = self._load_model(run, pool)
                 measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
         return out
 
-    def difficulty(self, model: Model, seed: int) -> Path:
+    def count_difficulty(self, model: ModelSpec, seed: int) -> Path:
         """Return how often a training run had each sample wrong."""
-        run = self.trained(model, seed)
+        run = self.train_model(model, seed)
         out = self.path / "scores" / f"{run.name}.parquet"
-        with locked(out):
+        with lock(out, wait=True):
             return out if out.is_file() else save_scores(score_difficulty(run, show=True), out)
 
-    def plan(self, planned: Planned, pools: Sequence[Path], seed: int) -> Path:
+    def make_plan(self, spec: PlanSpec, pools: Sequence[Path], seed: int) -> Path:
         """Return the plan for pools, making the scores it goes by first."""
-        margins = self.margins(planned.margins, pools, seed) if planned.needs_margins else None
-        counted = self.difficulty(planned.difficulty_of, seed) if planned.needs_difficulty else None
+        margins = self.measure_margins(spec.margins, pools, seed) if spec.needs_margins else None
+        counted = self.count_difficulty(spec.difficulty_of, seed) if spec.needs_difficulty else None
         eps = self.setting.eps
-        pruning = Pruning(easy=planned.easy, difficult=planned.difficult, random=planned.random, seed=seed)
-        strength = Strength(planned.strength, planned.eps * eps, planned.gap * eps, planned.weak_eps * eps)
+        pruning = Pruning(easy=spec.easy, difficult=spec.difficult, random=spec.random, seed=seed)
+        strength = Strength(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps)
         pool = open_pools(pools)
-        files = [path and _hash_of(path) for path in (margins, counted)]
-        rules = [asdict(pruning), asdict(strength), planned.score]
-        out = self.path / "plans" / f"{_key({'pools': pool.fingerprint, 'rules': rules, 'files': files})}.parquet"
-        with locked(out):
+        files = [path and hash_file(path) for path in (margins, counted)]
+        rules = [asdict(pruning), asdict(strength), spec.score]
+        out = self.path / "plans" / f"{_hash_key({'pools': pool.fingerprint, 'rules': rules, 'files': files})}.parquet"
+        with lock(out, wait=True):
             if out.is_file():
                 return out
-            kind = "cd_clean" if planned.score == "margin" else planned.score
-            with reading(counted):
+            kind = "cd_clean" if spec.score == "margin" else spec.score
+            with explain_damage(counted):
                 difficulty = None if counted is None else open_scores(counted, kind)
-            with reading(margins):
+            with explain_damage(margins):
                 margin = None if margins is None else open_scores(margins, "margin")
-            score = margin if planned.score == "margin" else difficulty
+            score = margin if spec.score == "margin" else difficulty
             made = make_plan(
                 pool, pruning, strength, score=score, margin=margin, difficulty=difficulty, drop_failed=True
             )
             return made.save(out)
 
-    def evaluated(self, model: Model, seed: int) -> Path:
+    def evaluate_model(self, model: ModelSpec, seed: int) -> Path:
         """Return the folder with a model's metrics.json on the test images."""
-        run = self.trained(model, seed)
-        test = self.images(model).test
+        run = self.train_model(model, seed)
+        test = self.find_pools(model).test
         pool, eps = Pool.open(test), self.setting.eps
         config = replace(self.setting.evaluation, seed=seed, norm=self.setting.nets["main"].attack.norm)
-        weights = _hash_of(run / "model.safetensors")
-        key = _key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
+        weights = hash_file(run / "model.safetensors")
+        key = _hash_key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"
-        with locked(out):
+        with lock(out, wait=True):
             if not has_evaluation(out):
                 place = resolve_device(self._device)
                 result = evaluate_pool(
-                    self._model(run, pool), pool, eps, config, device=place, state_path=out / "state.json", show=True
+                    self._load_model(run, pool),
+                    pool,
+                    eps,
+                    config,
+                    device=place,
+                    state_path=out / "state.json",
+                    show=True,
                 )
                 write_evaluation(out, result.to_metrics(model=run.name, weights=None, pool=str(test)))
-                write_json(out / _MADE_BY, made_by())
+                write_json(out / _MADE_BY, _describe_code())
         return out
 
     @property
     def _device(self) -> str:
         return self.setting.nets["main"].compute.device
 
-    def _model(self, run: Path, pool: Pool) -> nn.Module:
-        with reading(run):
+    def _load_model(self, run: Path, pool: Pool) -> nn.Module:
+        with explain_damage(run):
             loaded = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
         return loaded.to(resolve_device(self._device))
 
-    def _online(self, online: Online) -> OnlineConfig:
+    def _resolve_online(self, online: OnlineSpec) -> OnlineConfig:
         return OnlineConfig(
             mode=online.mode, prune_at=online.prune_at * self.setting.eps, prune_fraction=online.prune_fraction
         )
 
-    def _train_together(
-        self, config: TrainConfig, pools: Sequence[Path], out: Path, plan: Path | None, lock: int
+    def _train_in_processes(
+        self, config: TrainConfig, pools: Sequence[Path], out: Path, plan: Path | None, held: int
     ) -> None:
         create_run(config, pools, out, plan=plan)
         if not RunFolder(out).model.is_file():
-            self._together("train", "--resume", str(out), lock=lock)
+            self._run_processes("train", "--resume", str(out), held=held)
 
-    def _together(self, verb: str, *words: str, lock: int) -> None:
+    def _run_processes(self, verb: str, *words: str, held: int) -> None:
         """Run a verb of the command line in several processes; they hold the lock, should this process be killed."""
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}", "-m", "puma"]
-        process = subprocess.Popen([sys.executable, *launch, verb, *words], pass_fds=(lock,))
+        process = subprocess.Popen([sys.executable, *launch, verb, *words], pass_fds=(held,))
         try:
             code = process.wait()
         except BaseException:  # interrupted: torchrun stops its processes when it is asked to, not when it is killed
@@ -209,7 +212,7 @@ class Workspace:
 
 
 @contextmanager
-def reading(path: Path | None) -> Iterator[None]:
+def explain_damage(path: Path | None) -> Iterator[None]:
     """Add to the error about a damaged stage what to do."""
     try:
         yield
@@ -217,22 +220,14 @@ def reading(path: Path | None) -> Iterator[None]:
         raise PumaError(f"{str(error).rstrip('.')}; delete {path}, and the same command makes it again.") from error
 
 
-def made_by() -> dict[str, str]:
+def _describe_code() -> dict[str, str]:
     """Return which code makes a stage."""
-    return {"commit": commit(), "puma": version("puma-pruning"), "torch": version("torch")}
+    return {"commit": find_commit(), "puma": version("puma-pruning"), "torch": version("torch")}
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def plan_counts(path: Path, eps: float) -> dict[str, float]:
+def summarise_plan(path: Path, eps: float) -> dict[str, float]:
     """Return what a plan does, as shares: kept, attacked less strongly than ``eps``, helped towards the label."""
-    with reading(path):
+    with explain_damage(path):
         plan = Plan.open(path)
     kept = plan.strength[plan.keep]
     return {
@@ -242,12 +237,7 @@ def plan_counts(path: Path, eps: float) -> dict[str, float]:
     }
 
 
-def _key(values: Mapping[str, Any]) -> str:
+def _hash_key(values: Mapping[str, Any]) -> str:
     """Hash what a stage depends on; another release of the code may compute otherwise, so it is part of it."""
     named = {"puma": version("puma-pruning"), **values}
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hash_json(named)[:10]

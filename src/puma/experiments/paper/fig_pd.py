@@ -6,18 +6,18 @@ Expect PD to be less accurate throughout, as in the paper, and more robust throu
 the first 100 to 150 epochs only; by then it has visited generated images as often as all of this training does.
 """
 
-from puma.experiments.spec import TRADES, Experiment, Row, pruned
+from puma.experiments.spec import TRADES, Experiment, RowSpec, specify_pruning
 
 EXPERIMENT = Experiment(
     name="fig-pd",
     title="Pruning difficult samples (PD), over training",
     rows=(
-        Row("no pruning", TRADES, baseline=True),
-        Row("random 22 %", pruned(random=0.22)),
-        Row("random 40 %", pruned(random=0.4)),
-        Row("PD 12 %", pruned(difficult=0.12)),
-        Row("PD 22 %", pruned(difficult=0.22)),
-        Row("PD 40 %", pruned(difficult=0.4)),
+        RowSpec("no pruning", TRADES, baseline=True),
+        RowSpec("random 22 %", specify_pruning(random=0.22)),
+        RowSpec("random 40 %", specify_pruning(random=0.4)),
+        RowSpec("PD 12 %", specify_pruning(difficult=0.12)),
+        RowSpec("PD 22 %", specify_pruning(difficult=0.22)),
+        RowSpec("PD 40 %", specify_pruning(difficult=0.4)),
     ),
     figure="curves",
     axis="samples seen",

@@ -5,7 +5,7 @@
 Expect PE to be better than in standard training at every kept share, and PD to be as it was without the filter.
 """
 
-from puma.experiments.perceptron_figure import PerceptronFigure
+from puma.experiments.spec import PerceptronFigure
 
 EXPERIMENT = PerceptronFigure(
     name="fig4",

@@ -6,15 +6,15 @@ Expect accuracy to rise up to a pruned fraction of 0.3 for the main net and hard
 large; robustness falls sharply beyond 0.3 for both. The third net has not been measured at this size.
 """
 
-from puma.experiments.spec import PRUNE_FRACTIONS, Experiment, Measured, Model, Net, Planned, Row
+from puma.experiments.spec import PRUNE_FRACTIONS, Experiment, MarginSpec, ModelSpec, NetRole, PlanSpec, RowSpec
 
-NETS: tuple[tuple[Net, str], ...] = (("main", "ResNet-18"), ("second", "PreActResNet-18"), ("third", "WRN-28-10"))
+NETS: tuple[tuple[NetRole, str], ...] = (("main", "ResNet-18"), ("second", "PreActResNet-18"), ("third", "WRN-28-10"))
 
 
-def _row(net: Net, name: str, fraction: float) -> Row:
-    model = Model(Planned(easy=fraction, margins=Measured(Model(net=net))), net=net)
+def _row(net: NetRole, name: str, fraction: float) -> RowSpec:
+    model = ModelSpec(PlanSpec(easy=fraction, margins=MarginSpec(ModelSpec(net=net))), net=net)
     series = f"{net} net ({name} in the paper)"
-    return Row(f"{net} net, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
+    return RowSpec(f"{net} net, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
 
 
 EXPERIMENT = Experiment(

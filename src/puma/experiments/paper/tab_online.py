@@ -7,7 +7,7 @@ is within chance. The fixed threshold does not collapse here, but gains a point 
 of robustness; our running quantile loses one, and gains nothing by pruning.
 """
 
-from puma.experiments.spec import Experiment, Model, Online, Paper, Row, puma
+from puma.experiments.spec import Experiment, ModelSpec, OnlineSpec, PaperValue, RowSpec, specify_puma
 
 THRESHOLD = 26 / 8  # of eps
 
@@ -15,10 +15,14 @@ EXPERIMENT = Experiment(
     name="tab-online",
     title="Margins found during training",
     rows=(
-        Row("PUMA 0 %", puma(0.0), Paper(89.91, 58.18, 0.14, 0.27), baseline=True),
-        Row("online, no pruning", Model(online=Online("paper")), Paper(90.87, 57.49, 0.03, 0.20)),
-        Row("online, pruned at 3.25 eps", Model(online=Online("paper", THRESHOLD)), Paper(14.87, 12.8, 6.99, 4.06)),
-        Row("online, ours, 20 %", Model(online=Online("ours"))),
+        RowSpec("PUMA 0 %", specify_puma(0.0), PaperValue(89.91, 58.18, 0.14, 0.27), baseline=True),
+        RowSpec("online, no pruning", ModelSpec(online=OnlineSpec("paper")), PaperValue(90.87, 57.49, 0.03, 0.20)),
+        RowSpec(
+            "online, pruned at 3.25 eps",
+            ModelSpec(online=OnlineSpec("paper", THRESHOLD)),
+            PaperValue(14.87, 12.8, 6.99, 4.06),
+        ),
+        RowSpec("online, ours, 20 %", ModelSpec(online=OnlineSpec("ours"))),
     ),
     expect="without pruning online is more accurate and less robust; the fixed threshold does not converge.",
 )

@@ -6,7 +6,7 @@ Expect PE to ruin the student where only the closest percent is kept. At moderat
 pruning, which is not what the paper shows.
 """
 
-from puma.experiments.perceptron_figure import PerceptronFigure
+from puma.experiments.spec import PerceptronFigure
 
 EXPERIMENT = PerceptronFigure(
     name="fig3",

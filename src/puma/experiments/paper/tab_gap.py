@@ -5,14 +5,14 @@
 Expect no difference. The paper's is small too: 0.15 points of accuracy for 0.37 of robustness.
 """
 
-from puma.experiments.spec import Experiment, Paper, Row, puma
+from puma.experiments.spec import Experiment, PaperValue, RowSpec, specify_puma
 
 EXPERIMENT = Experiment(
     name="tab-gap",
     title="A gap between margin and strength",
     rows=(
-        Row("no gap", puma(0.2), Paper(90.65, 58.42, 0.09, 0.02), baseline=True),
-        Row("gap eps/8", puma(0.2, gap=1 / 8), Paper(90.80, 58.05, 0.05, 0.07)),
+        RowSpec("no gap", specify_puma(0.2), PaperValue(90.65, 58.42, 0.09, 0.02), baseline=True),
+        RowSpec("gap eps/8", specify_puma(0.2, gap=1 / 8), PaperValue(90.80, 58.05, 0.05, 0.07)),
     ),
     expect="a gap of 1/255 gains a little accuracy and loses a little robustness.",
 )

@@ -7,17 +7,17 @@ points of robustness, and so does PE + PD. The paper's PD does so in its first 1
 have been visited about as often as in all of this training: 3.5 times.
 """
 
-from puma.experiments.spec import TRADES, Experiment, Paper, Row, pruned
+from puma.experiments.spec import TRADES, Experiment, PaperValue, RowSpec, specify_pruning
 
 EXPERIMENT = Experiment(
     name="tab-double-pruning",
     title="Pruning by classification difficulty at full strength",
     rows=(
-        Row("no pruning", TRADES, Paper(87.87, 58.57, 0.10, 0.08), baseline=True),
-        Row("random 22 %", pruned(random=0.22), Paper(87.64, 58.27, 0.04, 0.05)),
-        Row("PD 12 %", pruned(difficult=0.12), Paper(86.05, 58.40, 0.10, 0.19)),
-        Row("PE 22 %", pruned(easy=0.22), Paper(88.87, 57.40, 0.10, 0.17)),
-        Row("PE 22 % + PD 12 %", pruned(easy=0.22, difficult=0.12), Paper(87.13, 58.39, 0.10, 0.22)),
+        RowSpec("no pruning", TRADES, PaperValue(87.87, 58.57, 0.10, 0.08), baseline=True),
+        RowSpec("random 22 %", specify_pruning(random=0.22), PaperValue(87.64, 58.27, 0.04, 0.05)),
+        RowSpec("PD 12 %", specify_pruning(difficult=0.12), PaperValue(86.05, 58.40, 0.10, 0.19)),
+        RowSpec("PE 22 %", specify_pruning(easy=0.22), PaperValue(88.87, 57.40, 0.10, 0.17)),
+        RowSpec("PE 22 % + PD 12 %", specify_pruning(easy=0.22, difficult=0.12), PaperValue(87.13, 58.39, 0.10, 0.22)),
     ),
     expect="PE gains accuracy and loses robustness, PD loses accuracy, both together are no better than random.",
 )

@@ -6,15 +6,15 @@ Expect much the same distribution: the same fifth is negative, medians agree wit
 longest; where margins are large, Algorithm 1 reads shortest.
 """
 
-from puma.experiments.spec import TRADES, Experiment, Measured, Row
+from puma.experiments.spec import TRADES, Experiment, MarginSpec, RowSpec
 
 EXPERIMENT = Experiment(
     name="fig-margin-distribution",
     title="Margins by DeepFool and by the fast algorithm",
     rows=(
-        Row("DeepFool", Measured(TRADES, "deepfool"), baseline=True),
-        Row("DeepFool, textbook", Measured(TRADES, "deepfool-classic")),
-        Row("Algorithm 1", Measured(TRADES, "fast")),
+        RowSpec("DeepFool", MarginSpec(TRADES, "deepfool"), baseline=True),
+        RowSpec("DeepFool, textbook", MarginSpec(TRADES, "deepfool-classic")),
+        RowSpec("Algorithm 1", MarginSpec(TRADES, "fast")),
     ),
     figure="histogram",
     expect="the distributions are alike.",

@@ -8,14 +8,14 @@ trainings of 3 minutes) expect a failure: by a margin model that gets 39 % of th
 negative, so most images are helped instead of attacked, and robustness falls by 4.5 points for no accuracy.
 """
 
-from puma.experiments.spec import TRADES, Experiment, Paper, Row, puma
+from puma.experiments.spec import TRADES, Experiment, PaperValue, RowSpec, specify_puma
 
 EXPERIMENT = Experiment(
     name="tab-summary",
     title="The baseline and PUMA",
     rows=(
-        Row("TRADES", TRADES, Paper(87.87, 58.57, 0.10, 0.08), baseline=True),
-        Row("PUMA 20 %", puma(0.2, by=TRADES), Paper(91.37, 58.53, 0.21, 0.36)),
+        RowSpec("TRADES", TRADES, PaperValue(87.87, 58.57, 0.10, 0.08), baseline=True),
+        RowSpec("PUMA 20 %", specify_puma(0.2, by=TRADES), PaperValue(91.37, 58.53, 0.21, 0.36)),
     ),
     expect="3.5 points more accuracy at the same robustness.",
 )

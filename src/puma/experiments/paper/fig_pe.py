@@ -6,18 +6,18 @@ Expect the paper's picture: from a fifth of training on PE is more accurate than
 pruned, and less robust than random pruning of the same share.
 """
 
-from puma.experiments.spec import TRADES, Experiment, Row, pruned
+from puma.experiments.spec import TRADES, Experiment, RowSpec, specify_pruning
 
 EXPERIMENT = Experiment(
     name="fig-pe",
     title="Pruning easy samples (PE), over training",
     rows=(
-        Row("no pruning", TRADES, baseline=True),
-        Row("random 22 %", pruned(random=0.22)),
-        Row("random 40 %", pruned(random=0.4)),
-        Row("PE 12 %", pruned(easy=0.12)),
-        Row("PE 22 %", pruned(easy=0.22)),
-        Row("PE 40 %", pruned(easy=0.4)),
+        RowSpec("no pruning", TRADES, baseline=True),
+        RowSpec("random 22 %", specify_pruning(random=0.22)),
+        RowSpec("random 40 %", specify_pruning(random=0.4)),
+        RowSpec("PE 12 %", specify_pruning(easy=0.12)),
+        RowSpec("PE 22 %", specify_pruning(easy=0.22)),
+        RowSpec("PE 40 %", specify_pruning(easy=0.4)),
     ),
     figure="curves",
     axis="samples seen",

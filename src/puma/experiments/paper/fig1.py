@@ -5,7 +5,7 @@
 Expect both claims of the paper to hold; the exponential law is a cliff between alpha 1.5 and 3.
 """
 
-from puma.experiments.perceptron_figure import PerceptronFigure
+from puma.experiments.spec import PerceptronFigure
 
 EXPERIMENT = PerceptronFigure(
     name="fig1",

@@ -6,7 +6,7 @@ Expect the attack to lower the error by some 4 %, without pruning and with PE, b
 are kept: there it raises it a little.
 """
 
-from puma.experiments.perceptron_figure import PerceptronFigure
+from puma.experiments.spec import PerceptronFigure
 
 EXPERIMENT = PerceptronFigure(
     name="fig2",

@@ -6,16 +6,16 @@ Expect the paper's picture: accuracy rises up to a pruned fraction of 0.3, robus
 sharply beyond 0.3. One seed: differences of a point are chance.
 """
 
-from puma.experiments.spec import PRUNE_FRACTIONS, Amount, Experiment, Measured, Model, Planned, Row
+from puma.experiments.spec import PRUNE_FRACTIONS, Experiment, GeneratedAmount, MarginSpec, ModelSpec, PlanSpec, RowSpec
 
-AMOUNTS: tuple[tuple[Amount, str], ...] = (("few", "200K"), ("usual", "1M"), ("many", "10M"))
+AMOUNTS: tuple[tuple[GeneratedAmount, str], ...] = (("few", "200K"), ("usual", "1M"), ("many", "10M"))
 
 
-def _row(amount: Amount, size: str, fraction: float) -> Row:
-    by = Model(generated=amount)
-    model = Model(Planned(easy=fraction, margins=Measured(by)), generated=amount)
+def _row(amount: GeneratedAmount, size: str, fraction: float) -> RowSpec:
+    by = ModelSpec(generated=amount)
+    model = ModelSpec(PlanSpec(easy=fraction, margins=MarginSpec(by)), generated=amount)
     series = f"{amount} generated ({size} in the paper)"
-    return Row(f"{amount} generated, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
+    return RowSpec(f"{amount} generated, PUMA {100 * fraction:g} %", model, series=series, at=fraction)
 
 
 EXPERIMENT = Experiment(
