@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from puma.evaluation.autoattack import run_autoattack
 from puma.evaluation.under_attack import ATTACKS, EvaluatedSamples, ResumeFile, find_right, find_robust
-from puma.models import load_model
 from puma.pools import Pool, to_unit
+from puma.training import load_model
 
 
 def main(pool: Path, weights: Path, /, eps: float, samples: int = 1000, auto_samples: int = 100) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from puma.planning import adaptive_strength as adaptive_strength
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
+    from puma.training import load_model as load_model
     from puma.training import trades_loss as trades_loss
 
 # public name -> where it lives; imported when it is first used, so that `puma --help` does not wait for torch
@@ -30,6 +31,7 @@ _PLACES = {
     "bim": "puma.attacks",
     "evaluate": "puma.evaluation",
     "fgsm": "puma.attacks",
+    "load_model": "puma.training",
     "measure_margins": "puma.margins",
     "measure_pool": "puma.margins",
     "pgd": "puma.attacks",

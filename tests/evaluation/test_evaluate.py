@@ -24,8 +24,9 @@ from puma.evaluation.under_attack import (
     find_robust,
     hash_evaluation,
 )
-from puma.models import build, load_model
+from puma.models import build
 from puma.pools import to_unit
+from puma.training import load_model
 
 PIXELS = 36
 

@@ -36,11 +36,11 @@ from puma.experiments.spec import (
 from puma.experiments.workspace import Workspace, summarise_plan
 from puma.files import lock
 from puma.margins import Margins, measure_margins
-from puma.models import load_model
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Origin, Pool, open_pools, to_unit
 from puma.pools.writer import PoolPart, write_parts
 from puma.scores.table import open_scores
+from puma.training import load_model
 from puma.training import run as training_run
 from puma.training.run_folder import RunFolder
 

@@ -9,8 +9,9 @@ from torch import nn
 from conftest import MakePool
 from puma.attacks import pgd
 from puma.errors import PumaError
-from puma.models import build, load_model, load_weights
+from puma.models import build, load_weights
 from puma.pools import Pool, to_unit
+from puma.training import load_model
 
 
 def small(seed: int = 0) -> nn.Module:

@@ -6,7 +6,8 @@ from PIL import Image
 
 from conftest import Run
 from puma.errors import PumaError
-from puma.report.training_curves import draw_curves, read_metrics
+from puma.report.training_curves import draw_curves
+from puma.training.run_folder import RunFolder
 
 
 def write_run(folder: Path, **quantities: float) -> Path:
@@ -31,7 +32,7 @@ def test_a_panel_for_each_quantity_that_is_there(tmp_path: Path, puma: Run) -> N
 
 def test_bad_input(tmp_path: Path, puma: Run) -> None:
     with pytest.raises(PumaError, match="is not a run"):
-        read_metrics(tmp_path)
+        RunFolder(tmp_path).read_metrics()
     empty = write_run(tmp_path / "empty")
     with pytest.raises(PumaError, match="nothing is recorded yet"):
         draw_curves([empty], tmp_path / "x.png")
@@ -39,7 +40,7 @@ def test_bad_input(tmp_path: Path, puma: Run) -> None:
     one, two = write_run(tmp_path / "a$x^$", loss=1.0), write_run(tmp_path / "sub" / "a$x^$", loss=1.0)
     with (one / "metrics.jsonl").open("a") as file:
         file.write('[1]\n{"step": 9, "samp')  # cut short
-    assert len(read_metrics(one)) == 4
+    assert len(RunFolder(one).read_metrics()) == 4
     assert draw_curves([one, two], tmp_path / "x.png") == ["loss"]
     code, _, err = puma("curves", str(empty), "--out", "x.gif")
     assert (code, "must end in .png" in err) == (2, True)

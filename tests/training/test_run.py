@@ -293,7 +293,7 @@ def without_batchnorm() -> torch.nn.Sequential:
 def test_accumulated_gradients_are_those_of_the_whole_batch(
     loss: str, tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puma.training.run.build", lambda *_, **__: without_batchnorm())
+    monkeypatch.setattr("puma.training.run.make_net", lambda *_, **__: without_batchnorm())
     config = replace(config, loss=loss)  # type: ignore[arg-type]
     at_once = first_step(tmp_path, pool_folder, config, "one")
     in_parts = first_step(tmp_path, pool_folder, replace(config, compute=ComputeConfig(accumulate=4)), "four")
@@ -304,7 +304,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
 def test_a_net_for_other_classes_is_told(
     tmp_path: Path, pool_folder: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puma.training.run.build", lambda *_, **__: without_batchnorm()[:2])
+    monkeypatch.setattr("puma.training.run.make_net", lambda *_, **__: without_batchnorm()[:2])
     with pytest.raises(PumaError, match=r"gives logits \(1, 16\) for a pool of 10 classes"):
         start_run(config, [pool_folder], tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()

@@ -21,9 +21,9 @@ from puma.evaluation import (
 )
 from puma.evaluation.curve import draw_curve, measure_pool_curve
 from puma.evaluation.under_attack import choose_rows
-from puma.models import load_model
 from puma.pools import Pool
 from puma.processes import resolve_device
+from puma.training import load_model
 
 
 def evaluate_model(

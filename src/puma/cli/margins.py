@@ -56,9 +56,10 @@ def write_margins(
     import torch
 
     from puma.margins import METHODS, measure_pool
-    from puma.models import fingerprint_model, load_model
+    from puma.models import fingerprint_model
     from puma.pools import open_pools
     from puma.processes import resolve_device
+    from puma.training import load_model
 
     opened = open_pools(pools)
     loaded = load_model(model, opened.num_classes, weights=weights, channels=opened.image_shape[2])

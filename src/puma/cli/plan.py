@@ -193,9 +193,8 @@ def score_by_el2n(
         seed: of the first net; the others count up from it.
         force: replace an existing file.
     """
-    from puma.models import load_model
     from puma.scores.el2n import el2n
-    from puma.training import find_recipe
+    from puma.training import find_recipe, load_model
     from puma.training.run import ensure_run
 
     _check_free(out, force)

@@ -168,7 +168,7 @@ def _save_or_find(plan: "Plan", path: Path) -> Path:
 def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str) -> Path:
     """Measure with the model of a run, or go on, or find it done; margins of another model raise."""
     from puma.margins import measure_pool
-    from puma.models import load_model
+    from puma.training import load_model
 
     model = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
     measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))

@@ -48,7 +48,7 @@ from puma.perceptron.study import figures_of
 from puma.processes import resolve_device
 from puma.report.experiment_record import RECORD_FILE, ExperimentRecord, read_record, write_record
 from puma.report.rows import ReportRow, SeedFiles
-from puma.report.training_curves import read_metrics
+from puma.training.run_folder import RunFolder
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
 _GAUSSIAN = "gaussian"  # what the perceptron study calls its data
@@ -177,7 +177,7 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
     progress.files[row.name][seed] = SeedFiles(seed, run, pools, plan, margins, evaluation)
     progress.add(row, seed, row.at, read_accuracies(evaluation), commit)
     if row.at is None:
-        for line in read_metrics(run):
+        for line in RunFolder(run).read_metrics():
             curve = {name: line[name] for name in _CURVES if name in line}
             progress.add(row, seed, float(line["samples"]), curve, commit)
 

@@ -19,12 +19,12 @@ from puma.experiments.results import find_commit
 from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, PlanSpec, name_model
 from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
-from puma.models import load_model
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
 from puma.scores.table import open_scores, save_scores
+from puma.training import load_model
 from puma.training.config import OnlineConfig, TrainConfig, config_to_dict
 from puma.training.outcomes import score_difficulty
 from puma.training.run import create_run, ensure_run

@@ -3,7 +3,16 @@
 from puma.models.architectures import ARCHITECTURES, build, count_parameters
 from puma.models.fingerprint import fingerprint_model
 from puma.models.prepare import frozen
-from puma.models.source import load_model
+from puma.models.source import call_model_function, load_named_model
 from puma.models.weights import load_weights
 
-__all__ = ["ARCHITECTURES", "build", "count_parameters", "fingerprint_model", "frozen", "load_model", "load_weights"]
+__all__ = [
+    "ARCHITECTURES",
+    "build",
+    "call_model_function",
+    "count_parameters",
+    "fingerprint_model",
+    "frozen",
+    "load_named_model",
+    "load_weights",
+]

@@ -1,7 +1,6 @@
 """A model from what a user types: a built-in name with weights, or a function of the user's own."""
 
 import importlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from puma.models.architectures import build
 from puma.models.weights import load_weights
 
 
-def load_model(
+def load_named_model(
     source: str,
     num_classes: int,
     *,
@@ -24,15 +23,12 @@ def load_model(
 ) -> nn.Module:
     """Return the model that ``source`` names, in eval mode.
 
-    A folder is a run of ``puma train``; its averaged model is loaded, or other ``weights`` of the same net.
     ``module:function`` imports the module (the current folder counts) and calls the function without arguments; it
     must return an ``nn.Module`` that takes pixels in [0, 1] and gives logits. Anything else is the name of a
     built-in architecture. ``weights`` are loaded into either.
     """
-    if Path(source).is_dir():
-        return load_run(Path(source), num_classes, weights)
     if ":" in source:
-        model = _call_user_function(source)
+        model = call_model_function(source)
     else:
         model = build(source, num_classes, channels=channels, mean=mean, std=std)
         if weights is None:
@@ -42,25 +38,8 @@ def load_model(
     return model.eval()
 
 
-def load_run(run: Path, num_classes: int, weights: str | Path | None = None) -> nn.Module:
-    """Return the model that a run of ``puma train`` has made, in eval mode."""
-    try:
-        described = json.loads((run / "config.json").read_text(encoding="utf-8"))
-        name, inputs = str(described["config"]["model"]), described["inputs"]
-        trained_classes, channels = int(inputs["num_classes"]), int(inputs["channels"])
-    except FileNotFoundError as error:
-        raise PumaError(f"{run} is not a run of puma train: it has no config.json.") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise PumaError(f"{run / 'config.json'} is damaged ({error}).") from error
-    if trained_classes != num_classes:
-        raise PumaError(f"{run} was trained on {trained_classes} classes, {num_classes} are asked for.")
-    if weights is None and not (run / "model.safetensors").is_file():
-        raise PumaError(f"{run} has no model.safetensors yet; finish it with: puma train --resume {run}.")
-    model = _call_user_function(name) if ":" in name else build(name, num_classes, channels=channels)
-    return load_weights(model, weights or run / "model.safetensors").eval()
-
-
-def _call_user_function(source: str) -> nn.Module:
+def call_model_function(source: str) -> nn.Module:
+    """Import the module of ``module:function`` and return the net that the function makes."""
     module_name, _, function_name = source.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")

@@ -22,7 +22,6 @@ from puma.report.statistics import (
     subtract_estimates,
     subtract_paired,
 )
-from puma.report.training_curves import read_metrics
 from puma.training.config import TrainConfig
 from puma.training.run_folder import RunFolder, RunInputs
 
@@ -238,7 +237,7 @@ def read_results(study: ReportStudy, *, show: bool = False) -> list[RowResult]:
                 RowResult(
                     row,
                     tuple(read_evaluation(seed.evaluation) for seed in row.seeds if seed.evaluation),
-                    tuple(read_metrics(run) for run in runs if RunFolder(run).metrics.is_file()),
+                    tuple(RunFolder(run).read_metrics() for run in runs if RunFolder(run).metrics.is_file()),
                     config,
                 )
             )

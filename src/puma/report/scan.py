@@ -50,19 +50,13 @@ def _search(folder: Path, found: FoundFiles, depth: int) -> None:
     for place in _walk(folder, depth):
         if (place / RECORD_FILE).is_file():
             found.experiments.append(place / RECORD_FILE)
-        elif RunFolder(place).has_config and (place == folder or _is_run(place)):
+        elif RunFolder(place).has_config and (place == folder or RunFolder(place).is_run()):
             found.runs.append(place)
         elif is_pool(place):
             found.pools.append(place)
         else:
             found.margins += sorted(place.glob("margins*.parquet"))
             found.plans += sorted(place.glob("plan*.parquet"))
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether config.json is of a run: other programs have files of that name."""
-    with (folder / "config.json").open("rb") as file:
-        return b'"puma-run-' in file.read(1000)
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:

@@ -1,12 +1,11 @@
 """Training curves of several runs, over each other."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from puma.drawing import COLOURS, LINE_STYLES
 from puma.errors import PumaError
+from puma.training.run_folder import RunFolder
 
 PANELS = {
     "held_out_clean_accuracy": "held-out accuracy",
@@ -20,22 +19,6 @@ PANELS = {
 }
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl."""
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise PumaError(f"{run} is not a run: it has no metrics.jsonl.")
-    lines = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue  # a line that is being written, or was cut short
-        if isinstance(line, dict) and "samples" in line:
-            lines.append(line)
-    return lines
-
-
 def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
     """Draw what the runs recorded over samples seen, a panel per quantity; return the panels' names."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -43,7 +26,7 @@ def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
 
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
-    lines = {str(run) if alike else run.name: read_metrics(run) for run in runs}
+    lines = {str(run) if alike else run.name: RunFolder(run).read_metrics() for run in runs}
     shown = [name for name in PANELS if any(name in line for metrics in lines.values() for line in metrics)]
     if not shown:
         raise PumaError(f"nothing is recorded yet in {', '.join(lines)}.")

@@ -3,5 +3,6 @@
 from puma.training.config import TrainConfig
 from puma.training.losses import trades_loss
 from puma.training.recipes import RECIPES, find_recipe
+from puma.training.run_folder import load_model
 
-__all__ = ["RECIPES", "TrainConfig", "find_recipe", "trades_loss"]
+__all__ = ["RECIPES", "TrainConfig", "find_recipe", "load_model", "trades_loss"]

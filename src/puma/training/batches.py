@@ -1,6 +1,5 @@
 """What each step trains on: samples of the pools, batches by seed and step alone, prefetched by a thread."""
 
-import hashlib
 import queue
 import threading
 import time
@@ -15,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.errors import PumaError
+from puma.files import hash_file
 from puma.planning import Plan, wiped_out
 from puma.pools import MixedSampler, Origin, Pool, open_pools, shift_and_mirror
 from puma.processes import ProcessGroup
+from puma.provenance import Link, link_to_file
 from puma.training.config import AugmentConfig, TrainConfig
 from puma.training.held_out import choose_held_out
 from puma.training.run_folder import RunInputs
@@ -54,13 +55,17 @@ def load_samples(config: TrainConfig, pools: Sequence[str | Path], plan: str | P
             warnings += ("online training finds strengths itself: of the plan only what it keeps is used",)
     apart = choose_held_out(whole, config.held_out)
     trained = keep.numpy() & ~apart
+    links = tuple(Link("pool", "pool", store.fingerprint, str(Path(store.path).resolve())) for store in whole.stores)
+    if plan is not None:
+        links += (link_to_file("plan", "plan", Path(plan).resolve()),)
     inputs = RunInputs(
         pools=tuple(str(Path(path).resolve()) for path in pools),
         plan=None if plan is None else str(Path(plan).resolve()),
         pool_fingerprint=whole.fingerprint,
-        plan_fingerprint=None if plan is None else hashlib.sha256(Path(plan).read_bytes()).hexdigest(),
+        plan_fingerprint=None if plan is None else hash_file(plan),
         num_classes=whole.num_classes,
         channels=whole.image_shape[2],
+        links=links,
     )
     return TrainSamples(
         whole=whole,

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.models import build, frozen
-from puma.models.source import load_model
+from puma.models import frozen
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, join_processes, restart_count
 from puma.training.batches import BatchSource, TrainSamples, load_samples, make_batch_source
 from puma.training.checkpoint import TrainProgress, load_newest
 from puma.training.config import TrainConfig, check_train_config, list_differences
 from puma.training.loop import run_steps
-from puma.training.run_folder import RunFolder, RunInputs
+from puma.training.run_folder import RunFolder, RunInputs, make_net
 from puma.training.step import TrainState, make_train_state
 
 
@@ -37,9 +36,8 @@ def start_run(
         return resume_run(folder.path, config, show=show)
     with join_processes(config.compute.device) as processes:
         samples = load_samples(config, pools, plan)
-        prepared = prepare_training(
-            config, samples, processes
-        )  # before the folder is made: bad input leaves nothing behind
+        # before the folder is made: bad input leaves nothing behind
+        prepared = prepare_training(config, samples, processes)
         if processes.writes:
             folder.create(config, samples.inputs)
         processes.barrier()
@@ -148,9 +146,7 @@ def make_model(config: TrainConfig, inputs: RunInputs) -> nn.Module:
     """Build the model with weights that depend on the seed alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        if ":" in config.model:
-            return load_model(config.model, inputs.num_classes)
-        return build(config.model, inputs.num_classes, channels=inputs.channels)
+        return make_net(config.model, inputs.num_classes, inputs.channels)
 
 
 def tell_user(sentence: str) -> None:

@@ -1,21 +1,30 @@
-"""The folder of a run: config.json, metrics.jsonl, checkpoint/, model.safetensors."""
+"""The folder of a run, and the only reader and writer of its config.json, metrics.jsonl and model.safetensors."""
 
 import json
-import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from puma.errors import PumaError
+from puma.files import lock, open_regular, read_json, write_json, write_text
+from puma.models import build, call_model_function, load_named_model, load_weights
+from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
+IN_MEMORY = "<{}>"  # how config.json names a net that was given as a module, by its class
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Where a run's images come from, and what they were when it began."""
+    """Where a run's images come from, and what they were when it began; ``links`` tell all it was made from.
+
+    ``pools`` is empty for images in memory.
+    """
 
     pools: tuple[str, ...]
     plan: str | None
@@ -23,6 +32,7 @@ class RunInputs:
     plan_fingerprint: str | None
     num_classes: int
     channels: int
+    links: tuple[Link, ...] = field(default=(), compare=False)
 
     def same_images(self, other: "RunInputs") -> bool:
         """Tell whether pools and plan are the same, wherever they lie."""
@@ -34,6 +44,11 @@ class RunFolder:
     """Paths in a run's folder and how its small files are read and written."""
 
     path: Path
+
+    @property
+    def config(self) -> Path:
+        """What the run was begun with."""
+        return self.path / "config.json"
 
     @property
     def checkpoint(self) -> Path:
@@ -55,56 +70,152 @@ class RunFolder:
         """The averaged model that was best on held-out images so far."""
         return self.path / "best.safetensors"
 
-    def create(self, config: TrainConfig, inputs: RunInputs) -> None:
-        """Make the folder; one that holds anything already raises."""
-        if self.path.exists() and any(self.path.iterdir()):
-            hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
-            raise PumaError(f"{self.path} is not empty; {hint}.")
-        self.describe(config, inputs)
-
-    def describe(self, config: TrainConfig, inputs: RunInputs) -> None:
-        """Write config.json, whole or not at all."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        described = {"format": FORMAT, "inputs": asdict(inputs), "config": config_to_dict(config)}
-        partial = self.path / ".config.json.partial"
-        partial.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.path / "config.json")
+    @property
+    def plan(self) -> Path:
+        """The plan, where it was not given as a file."""
+        return self.path / "plan.parquet"
 
     @property
     def has_config(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / "config.json").is_file()
+        return self.config.is_file()
+
+    def is_run(self) -> bool:
+        """Tell whether config.json is of a run: other programs have files of that name."""
+        if not self.has_config:
+            return False
+        with open_regular(self.config) as file:
+            return b'"puma-run-' in file.read(1000)
+
+    def check_free(self) -> None:
+        """Raise if the folder holds anything but what a killed process left."""
+        held = [path for path in self.path.iterdir() if not path.name.startswith(".")] if self.path.is_dir() else []
+        if held or (self.path.exists() and not self.path.is_dir()):
+            hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
+            raise PumaError(f"{self.path} is not empty; {hint}.")
+
+    def create(self, config: TrainConfig, inputs: RunInputs) -> None:
+        """Make the folder; one that holds anything already raises."""
+        self.check_free()
+        self.describe(config, inputs)
+
+    def describe(self, config: TrainConfig, inputs: RunInputs) -> None:
+        """Write config.json, whole or not at all."""
+        values = {name: value for name, value in asdict(inputs).items() if name != "links"}
+        described = {"format": FORMAT, "inputs": values, KEY: write_links(inputs.links)}
+        write_json(self.config, {**described, "config": config_to_dict(config)})
+
+    def lock(self) -> AbstractContextManager[int]:
+        """Keep another process from training the same run at the same time."""
+        return lock(self.path / "run", busy=f"another process is training {self.path}; wait for it, or stop it first.")
 
     def read(self) -> tuple[TrainConfig, RunInputs]:
         """Return what the run was begun with."""
-        if not self.has_config:
-            raise PumaError(f"{self.path} is not a run: it has no config.json.")
+        described = self._read_config()
         try:
-            described = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
             if described["format"] != FORMAT:
                 raise PumaError(f"run {self.path} has format {described['format']!r}, this version reads {FORMAT!r}.")
-            values = described["inputs"]
-            inputs = RunInputs(**{**values, "pools": tuple(values["pools"])})
+            inputs = _read_inputs(described)
             return config_from_dict(described["config"]), inputs
+        except PumaError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PumaError(f"{self.config} is damaged ({error}); start again.") from error
+
+    def read_net(self) -> tuple[str, int, int]:
+        """Return the name of the run's net, its classes and its channels; settings of other versions do not matter."""
+        described = self._read_config()
+        try:
+            inputs = described["inputs"]
+            return str(described["config"]["model"]), int(inputs["num_classes"]), int(inputs["channels"])
         except (KeyError, TypeError, ValueError) as error:
-            raise PumaError(f"{self.path / 'config.json'} is damaged ({error}); start again.") from error
+            raise PumaError(f"{self.config} is damaged ({error}); start again.") from error
+
+    def _read_config(self) -> dict[str, Any]:
+        if not self.has_config:
+            raise PumaError(f"{self.path} is not a run of puma train: it has no config.json.")
+        return read_json(self.config, "a run's config.json")
 
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl; one that is being written, or was cut short, is passed over."""
+        if not self.metrics.is_file():
+            raise PumaError(f"{self.path} is not a run: it has no metrics.jsonl.")
+        with open_regular(self.metrics, "a run's metrics.jsonl") as file:
+            lines = [_parse_line(text) for text in file]
+        return [line for line in lines if line is not None]
+
     def forget_metrics_after(self, step: int) -> None:
         """Drop the lines that a resumed run will write again, and a last line that was cut short."""
-        if not self.metrics.is_file():
-            return
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError):
-                continue
-        partial = self.path / f".metrics.{os.getpid()}"
-        partial.write_text("".join(kept), encoding="utf-8")
-        partial.replace(self.metrics)
+        if self.metrics.is_file():
+            kept = [json.dumps(line) + "\n" for line in self.read_metrics() if line.get("step", 0) <= step]
+            write_text(self.metrics, "".join(kept))
+
+
+def _read_inputs(described: Mapping[str, Any]) -> RunInputs:
+    values = described["inputs"]
+    inputs = RunInputs(**{**values, "pools": tuple(values["pools"])})
+    links = read_links(described)
+    if links is None:  # a run of an older version tells its images as a whole only
+        hashes = [inputs.pool_fingerprint if len(inputs.pools) == 1 else UNKNOWN] * len(inputs.pools)
+        links = tuple(Link("pool", "pool", known, path) for known, path in zip(hashes, inputs.pools, strict=True))
+        links += (Link("plan", "plan", inputs.plan_fingerprint or UNKNOWN, inputs.plan),) if inputs.plan else ()
+    return replace(inputs, links=links)
+
+
+def _parse_line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("samples"), int) else None
+
+
+def load_model(
+    source: str | Path,
+    num_classes: int | None = None,
+    *,
+    weights: str | Path | None = None,
+    channels: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> nn.Module:
+    """Return the model that ``source`` names, in eval mode: it takes pixels in [0, 1] and gives logits.
+
+    Args:
+        source: the folder of a run of ``puma train``, whose averaged model is loaded; ``module:function``, called
+            without arguments (the current folder counts); or the name of a built-in architecture.
+        num_classes: needed for a built-in architecture; a run with another number raises.
+        weights: a .safetensors file or state dict to load, also into the net of a run.
+        channels: of the images, for a built-in architecture.
+        mean: per channel, what a built-in architecture normalises with.
+        std: see ``mean``.
+    """
+    if Path(source).is_dir():
+        return _load_run_model(RunFolder(Path(source)), num_classes, weights)
+    if num_classes is None and ":" not in str(source):
+        raise PumaError(f"say how many classes model {str(source)!r} has with num_classes.")
+    return load_named_model(str(source), num_classes or 0, weights=weights, channels=channels, mean=mean, std=std)
+
+
+def _load_run_model(folder: RunFolder, num_classes: int | None, weights: str | Path | None) -> nn.Module:
+    name, trained_classes, channels = folder.read_net()
+    if num_classes not in (None, trained_classes):
+        raise PumaError(f"{folder.path} was trained on {trained_classes} classes, {num_classes} are asked for.")
+    if weights is None and not folder.model.is_file():
+        raise PumaError(
+            f"{folder.path} has no model.safetensors yet; finish it with: puma train --resume {folder.path}."
+        )
+    model = make_net(name, trained_classes, channels)
+    return load_weights(model, weights or folder.model).eval()
+
+
+def make_net(name: str, num_classes: int, channels: int) -> nn.Module:
+    """Build the net that a configuration names, with fresh weights."""
+    if name.startswith("<"):
+        raise PumaError(f"the net {name} of this run was given as a module; build it and load model.safetensors.")
+    return call_model_function(name) if ":" in name else build(name, num_classes, channels=channels)
