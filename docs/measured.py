@@ -1,7 +1,8 @@
 """Write the measured numbers into the pages that show them: ``python docs/measured.py`` after ``puma run``.
 
-The tables of docs/reproduce.md and README.md stand between a pair of marks and come from results/*.csv alone, so a
-number on a page is always one that a command has written. The figures of results/ are copied beside the pages.
+The tables of docs/reproduce.md, docs/verdicts.md and README.md stand between a pair of marks and come from
+results/*.csv alone, so a number on a page is always one that a command has written. The figures of results/ are copied
+beside the pages.
 """
 
 import importlib
@@ -13,9 +14,10 @@ from pathlib import Path
 
 from puma.experiments import EXPERIMENTS, Experiment
 from puma.experiments.results import ResultSummary, read_results_file, summarise_results
+from puma.experiments.verdicts import format_verdicts, judge_claims
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"docs/reproduce.md": "everything", "README.md": "summary"}
+PAGES = {"docs/reproduce.md": "everything", "README.md": "summary", "docs/verdicts.md": "verdicts"}
 PICTURES = ROOT / "docs" / "images" / "reproduce"
 _MARKS = re.compile(r"(<!-- numbers: .*? -->\n)(.*?)(<!-- end of numbers -->)", flags=re.S)
 
@@ -32,7 +34,8 @@ def main() -> None:
 
 def update_page(page: str, text: str) -> str:
     """Return a page with its numbers put in anew."""
-    table = format_summary() if PAGES[page] == "summary" else format_everything()
+    writers = {"everything": format_everything, "summary": format_summary, "verdicts": format_claims}
+    table = writers[PAGES[page]]()
     return _MARKS.sub(lambda found: f"{found[1]}{table}\n{found[3]}", text)
 
 
@@ -44,6 +47,11 @@ def format_summary() -> str:
         for dataset, row, ours, _ in list_finals("tab-summary")
     ]
     return "\n".join([header, *lines])
+
+
+def format_claims() -> str:
+    """Return the verdict on every claim of the paper."""
+    return format_verdicts(judge_claims(ROOT / "results"))
 
 
 def format_everything() -> str:
