@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from puma.planning import adaptive_strength as adaptive_strength
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
+    from puma.training import Run as Run
     from puma.training import load_model as load_model
     from puma.training import trades_loss as trades_loss
+    from puma.training import train as train
 
 # public name -> where it lives; imported when it is first used, so that `puma --help` does not wait for torch
 _PLACES = {
@@ -26,6 +28,7 @@ _PLACES = {
     "Plan": "puma.planning",
     "Pool": "puma.pools",
     "PumaError": "puma.errors",
+    "Run": "puma.training",
     "Status": "puma.margins",
     "adaptive_strength": "puma.planning",
     "bim": "puma.attacks",
@@ -38,6 +41,7 @@ _PLACES = {
     "prune": "puma.planning",
     "read_margins": "puma.margins",
     "trades_loss": "puma.training",
+    "train": "puma.training",
 }
 __all__ = sorted(_PLACES)
 

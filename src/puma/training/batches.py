@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor
 from puma.errors import PumaError
 from puma.files import hash_file
 from puma.planning import Plan, wiped_out
-from puma.pools import MixedSampler, Origin, Pool, open_pools, shift_and_mirror
+from puma.pools import MixedSampler, Origin, Pool, is_pool, open_pools, shift_and_mirror
 from puma.processes import ProcessGroup
 from puma.provenance import Link, link_to_file
 from puma.training.config import AugmentConfig, TrainConfig
@@ -42,9 +44,13 @@ class TrainSamples:
     warnings: tuple[str, ...]
 
 
-def load_samples(config: TrainConfig, pools: Sequence[str | Path], plan: str | Path | None) -> TrainSamples:
+def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: str | Path | None) -> TrainSamples:
     """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
-    whole = open_pools(pools)
+    if not pools:
+        open_pools(())
+    parts = [part if isinstance(part, Pool) else Pool.open(part) for part in pools]
+    whole = reduce(add, parts)
+    links = tuple(link for part in parts for link in _link_pool(part))
     keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
     warnings: tuple[str, ...] = ()
     if plan is not None:
@@ -55,11 +61,10 @@ def load_samples(config: TrainConfig, pools: Sequence[str | Path], plan: str | P
             warnings += ("online training finds strengths itself: of the plan only what it keeps is used",)
     apart = choose_held_out(whole, config.held_out)
     trained = keep.numpy() & ~apart
-    links = tuple(Link("pool", "pool", store.fingerprint, str(Path(store.path).resolve())) for store in whole.stores)
     if plan is not None:
         links += (link_to_file("plan", "plan", Path(plan).resolve()),)
     inputs = RunInputs(
-        pools=tuple(str(Path(path).resolve()) for path in pools),
+        pools=tuple(link.path for link in links if link.role == "pool") if all(link.path for link in links) else (),
         plan=None if plan is None else str(Path(plan).resolve()),
         pool_fingerprint=whole.fingerprint,
         plan_fingerprint=None if plan is None else hash_file(plan),
@@ -76,6 +81,13 @@ def load_samples(config: TrainConfig, pools: Sequence[str | Path], plan: str | P
         inputs=inputs,
         warnings=warnings,
     )
+
+
+def _link_pool(pool: Pool) -> tuple[Link, ...]:
+    """Return a link to each folder of a pool, or one without a place if it is not exactly what lies in folders."""
+    if pool.rows is not None or not all(is_pool(store.path) for store in pool.stores):
+        return (Link("pool", "pool", pool.fingerprint),)
+    return tuple(Link("pool", "pool", store.fingerprint, str(store.path.resolve())) for store in pool.stores)
 
 
 @dataclass(frozen=True)

@@ -268,6 +268,34 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
+def override_config(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration with some settings changed.
+
+    A setting goes by its own name (``samples_seen``), a whole group by the group's (``attack={"eps": 0.1}``), and one
+    of a group by its own name or the dotted one where that is the only setting of this name (``eps``, ``attack.eps``).
+    """
+    values = config_to_dict(config)
+    dotted = [name for name, _ in _iterate_leaves(values, "")]
+    places = {name: name for name in [*values, *dotted]}
+    for name in dotted:
+        own = name.rpartition(".")[2]
+        if own not in values:
+            places[own] = "" if places.get(own, name) != name else name
+    for name, value in settings.items():
+        if not places.get(name):
+            raise unknown_name("setting", name, sorted(place for place in places if places[place]))
+        group, _, own = places[name].rpartition(".")
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = dataclasses.asdict(value)
+        target = values[group] if group else values
+        if isinstance(value, Mapping) and isinstance(target[own], dict):
+            target[own] = {**target[own], **value}
+        else:
+            whole = isinstance(value, float) and value.is_integer() and isinstance(target[own], int)
+            target[own] = int(value) if whole and not isinstance(target[own], bool) else value
+    return config_from_dict(values)
+
+
 def list_differences(saved: TrainConfig, asked: TrainConfig) -> list[str]:
     """Say, one setting per line, where two configurations differ."""
     before, after = dict(_iterate_leaves(config_to_dict(saved), "")), dict(_iterate_leaves(config_to_dict(asked), ""))

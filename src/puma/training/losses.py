@@ -27,8 +27,8 @@ def trades_loss(
     *,
     beta: float = 5.0,
     label_smoothing: float = 0.1,
-    step_size: float,
-    steps: int | Tensor,
+    step_size: float | None = None,
+    steps: int | Tensor = 10,
     attack_loss: str = "kl",
     negative_loss: str = "ce",
     step_ratio: float = 1.0,
@@ -51,7 +51,7 @@ def trades_loss(
         strength: signed radius, one for all or (n,).
         beta: weight of the KL term.
         label_smoothing: of the CE term.
-        step_size: length of an attack step; see ``puma.pgd``.
+        step_size: length of an attack step; a quarter of the largest strength unless given.
         steps: number of attack steps, one for all or (n,).
         attack_loss: what the attack raises.
         negative_loss: what it lowers where ``strength`` is negative.
@@ -63,6 +63,9 @@ def trades_loss(
         start: begin the attack here instead.
         active_set: leave finished samples out of later attack steps; needs ``batchnorm="eval"``.
     """
+    if step_size is None:
+        largest = float(torch.as_tensor(strength).detach().abs().max()) if len(images) else 0.0
+        step_size = largest / 4 or 1.0  # nothing moves where every strength is 0
     attack = InnerAttack(
         step_size=step_size,
         steps=steps,

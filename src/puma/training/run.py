@@ -1,30 +1,145 @@
-"""A training run from pools and a plan to a folder; begun, or taken up again."""
+"""A training run from pools and a plan to a folder: begun, taken up again, or found done; and ``puma.train``."""
 
+import copy
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.models import frozen
+from puma.evaluation import EvaluationConfig, evaluate_pool
+from puma.models import fingerprint_model, frozen, load_weights
+from puma.planning import Plan
 from puma.pools import Pool, to_unit
-from puma.processes import ProcessGroup, join_processes, restart_count
+from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
+from puma.provenance import Link
 from puma.training.batches import BatchSource, TrainSamples, load_samples, make_batch_source
 from puma.training.checkpoint import TrainProgress, load_newest
-from puma.training.config import TrainConfig, check_train_config, list_differences
+from puma.training.config import TrainConfig, check_train_config, list_differences, override_config
 from puma.training.loop import run_steps
-from puma.training.run_folder import RunFolder, RunInputs, make_net
+from puma.training.recipes import find_recipe
+from puma.training.run_folder import IN_MEMORY, RunFolder, RunInputs, load_model, make_net
 from puma.training.step import TrainState, make_train_state
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished training run: its model, what it recorded, and what it was made from."""
+
+    path: Path
+    net: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def config(self) -> TrainConfig:
+        """What it was trained with."""
+        return RunFolder(self.path).read()[0]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """What it was made from: pools by fingerprint, the plan by hash, the first weights."""
+        return RunFolder(self.path).read()[1].links
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, in the order of time."""
+        return RunFolder(self.path).read_metrics()
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The averaged model, in eval mode; it takes pixels in [0, 1] and gives logits."""
+        if self.net is None:
+            return load_model(self.path)
+        return load_weights(copy.deepcopy(self.net), RunFolder(self.path).model).eval()
+
+    def evaluate(
+        self,
+        pool: Pool | str | Path,
+        *,
+        eps: float | None = None,
+        attacks: Sequence[str] = ("clean", "cw"),
+        max_samples: int = 0,
+        seed: int = 0,
+        show: bool = False,
+    ) -> dict[str, float]:
+        """Return the share of a pool that the model gets right, by attack; at the run's own eps by default."""
+        config = self.config
+        asked = EvaluationConfig(
+            attacks=tuple(attacks), norm=config.attack.norm, max_samples=max_samples, seed=seed, masking_samples=0
+        )
+        images = pool if isinstance(pool, Pool) else Pool.open(pool)
+        device = resolve_device(config.compute.device)
+        found = evaluate_pool(self.model, images, eps or config.attack.eps, asked, device=device, show=show)
+        return {name: count.accuracy for name, count in found.counts().items()}
+
+    def __repr__(self) -> str:
+        config, lines = self.config, self.metrics
+        last: dict[str, Any] = next((line for line in reversed(lines) if "loss" in line), {})
+        words = [config.model, f"{config.steps * config.batch_size:,} samples"]
+        words += [
+            f"{name} {last[name]:.3g}" for name in ("loss", "clean_accuracy", "attacked_accuracy") if name in last
+        ]
+        return f"Run('{self.path}': {', '.join(words)})"
+
+
+def train(
+    model: nn.Module | str,
+    pool: Pool | str | Path | Sequence[Pool | str | Path],
+    *,
+    out: str | Path,
+    plan: Plan | str | Path | None = None,
+    recipe: str | TrainConfig | None = None,
+    show: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a robust model into the folder ``out`` and return the run; called again with the same, it is found done.
+
+    Args:
+        model: an ``nn.Module`` (copied; training starts from its weights), a built-in name or module:function.
+        pool: what to train on: a ``Pool`` or its folder, or several.
+        out: folder of the run; what was cut short there goes on.
+        plan: which samples to keep and how strongly to attack each, as a ``Plan`` or its file.
+        recipe: the settings to begin with, by name or as a whole; those of ``TrainConfig`` unless given.
+        show: show the progress.
+        settings: what to change, such as ``samples_seen=1e6, eps=8 / 255, attack={"steps": 7}``.
+    """
+    begun = recipe if isinstance(recipe, TrainConfig) else find_recipe(recipe) if recipe else TrainConfig()
+    net = model if isinstance(model, nn.Module) else None
+    if net is None and not isinstance(model, str):
+        raise PumaError(f"model must be a torch.nn.Module, a name or module:function, got {type(model).__name__}.")
+    name = model if isinstance(model, str) else IN_MEMORY.format(type(model).__name__)
+    config = override_config(begun, {**settings, "model": name})
+    check_train_config(config)
+    pools = [pool] if isinstance(pool, Pool | str | Path) else list(pool)
+    if isinstance(plan, Plan):
+        plan = _keep_plan(plan, RunFolder(Path(out)))
+    return Run(ensure_run(config, pools, out, plan=plan, net=net, show=show), net)
+
+
+def _keep_plan(plan: Plan, folder: RunFolder) -> Path:
+    """Put a plan that is in memory into the folder of its run; another plan there raises."""
+    if not folder.plan.is_file():
+        folder.check_free()
+        return plan.save(folder.plan)
+    kept = Plan.open(folder.plan)
+    same = kept.pool_fingerprint == plan.pool_fingerprint and len(kept) == len(plan)
+    columns = ("sample_id", "keep", "strength")
+    if not same or not all(torch.equal(getattr(kept, name), getattr(plan, name)) for name in columns):
+        raise PumaError(f"{folder.path} was begun with another plan; use another folder.")
+    return folder.plan
 
 
 def start_run(
     config: TrainConfig,
-    pools: Sequence[str | Path],
+    pools: Sequence[Pool | str | Path],
     out: str | Path,
     *,
     plan: str | Path | None = None,
+    net: nn.Module | None = None,
     show: bool = True,
 ) -> Path:
     """Train into the new folder ``out`` and return it; a process that torchrun restarted takes the run up again."""
@@ -33,37 +148,49 @@ def start_run(
     if restart_count() and folder.has_config:
         if not load_samples(config, pools, plan).inputs.same_images(folder.read()[1]):
             raise PumaError(f"{folder.path} was begun with another pool or plan; use another --out.")
-        return resume_run(folder.path, config, show=show)
+        return resume_run(folder.path, config, pools=pools, net=net, show=show)
     with join_processes(config.compute.device) as processes:
         samples = load_samples(config, pools, plan)
         # before the folder is made: bad input leaves nothing behind
-        prepared = prepare_training(config, samples, processes)
+        prepared = prepare_training(config, samples, processes, net)
         if processes.writes:
-            folder.create(config, samples.inputs)
+            folder.create(config, link_net(samples.inputs, net, samples.whole))
         processes.barrier()
         return _train_to_end(config, samples, *prepared, folder, show=show)
 
 
-def resume_run(out: str | Path, asked: TrainConfig | None = None, *, show: bool = True) -> Path:
-    """Take up the run in a folder where its last checkpoint left it; ``asked`` must be what it was begun with."""
+def resume_run(
+    out: str | Path,
+    asked: TrainConfig | None = None,
+    *,
+    pools: Sequence[Pool | str | Path] = (),
+    net: nn.Module | None = None,
+    show: bool = True,
+) -> Path:
+    """Take up the run in a folder where its last checkpoint left it; ``asked`` must be what it was begun with.
+
+    ``pools`` and ``net`` are needed for a run on images, or with a net, that are in memory.
+    """
     folder = RunFolder(Path(out))
     config, inputs = folder.read()
     if asked is not None and (different := list_differences(config, asked)):
         raise PumaError(f"{folder.path} was begun with other settings ({'; '.join(different)}); use another --out.")
     with join_processes(config.compute.device) as processes:
-        samples = load_samples(config, inputs.pools, inputs.plan)
-        if samples.inputs != inputs:
+        if not (inputs.pools or pools):
+            raise PumaError(f"{folder.path} was trained on images in memory; call puma.train with them again.")
+        samples = load_samples(config, pools or inputs.pools, inputs.plan)
+        if not samples.inputs.same_images(inputs):
             changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
             raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
-        return _train_to_end(config, samples, *prepare_training(config, samples, processes), folder, show=show)
+        return _train_to_end(config, samples, *prepare_training(config, samples, processes, net), folder, show=show)
 
 
 def prepare_training(
-    config: TrainConfig, samples: TrainSamples, processes: ProcessGroup
+    config: TrainConfig, samples: TrainSamples, processes: ProcessGroup, net: nn.Module | None = None
 ) -> tuple[BatchSource, TrainState]:
-    """Build the data path, and the model with what is around it."""
+    """Build the data path, and the model with what is around it; a ``net`` of the user's is copied."""
     source = make_batch_source(config, samples, processes)
-    model = make_model(config, samples.inputs)
+    model = make_model(config, samples.inputs) if net is None else copy.deepcopy(net)
     check_model_fits(model, config.model, samples.train)
     return source, make_train_state(model, config, processes)
 
@@ -81,20 +208,31 @@ def check_model_fits(model: nn.Module, name: str, pool: Pool) -> None:
 
 
 def ensure_run(
-    config: TrainConfig, pools: Sequence[str | Path], out: str | Path, *, plan: str | Path | None = None
+    config: TrainConfig,
+    pools: Sequence[Pool | str | Path],
+    out: str | Path,
+    *,
+    plan: str | Path | None = None,
+    net: nn.Module | None = None,
+    show: bool = True,
 ) -> Path:
-    """Train, or go on, or find it done; a folder with another configuration, pool or plan raises."""
+    """Train, or go on, or find it done; a folder with another configuration, net, pool or plan raises."""
     folder = RunFolder(Path(out))
     if not folder.has_config:
-        return start_run(config, pools, out, plan=plan)
-    create_run(config, pools, out, plan=plan)
+        return start_run(config, pools, out, plan=plan, net=net, show=show)
+    create_run(config, pools, out, plan=plan, net=net)
     if folder.model.is_file() and folder.read()[0] == config:
         return folder.path
-    return resume_run(out, config)
+    return resume_run(out, config, pools=pools, net=net, show=show)
 
 
 def create_run(
-    config: TrainConfig, pools: Sequence[str | Path], out: str | Path, *, plan: str | Path | None = None
+    config: TrainConfig,
+    pools: Sequence[Pool | str | Path],
+    out: str | Path,
+    *,
+    plan: str | Path | None = None,
+    net: nn.Module | None = None,
 ) -> None:
     """Make the folder of a run without training, for ``resume``; one that was begun with the same may stay.
 
@@ -102,15 +240,28 @@ def create_run(
     """
     check_train_config(config)
     folder = RunFolder(Path(out))
-    inputs = load_samples(config, pools, plan).inputs
+    samples = load_samples(config, pools, plan)
+    inputs = link_net(samples.inputs, net, samples.whole)
     if not folder.has_config:
         folder.create(config, inputs)
         return
     begun_with, before = folder.read()
     if not inputs.same_images(before):
         raise PumaError(f"{folder.path} was begun with another pool or plan; use another folder.")
+    if [link.hash for link in inputs.links if link.role == "model"] != [
+        link.hash for link in before.links if link.role == "model"
+    ]:
+        raise PumaError(f"{folder.path} was begun with another net, or other first weights of it; use another folder.")
     if inputs != before:
         folder.describe(begun_with, inputs)
+
+
+def link_net(inputs: RunInputs, net: nn.Module | None, pool: Pool) -> RunInputs:
+    """Add to what a run is made from a net that was given as a module, with the weights it has now."""
+    if net is None:
+        return inputs
+    link = Link("model", "model", fingerprint_model(net, pool.image_shape))
+    return replace(inputs, links=(*inputs.links, link))
 
 
 def _train_to_end(

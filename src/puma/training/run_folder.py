@@ -89,7 +89,8 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Raise if the folder holds anything but what a killed process left."""
-        held = [path for path in self.path.iterdir() if not path.name.startswith(".")] if self.path.is_dir() else []
+        there = self.path.iterdir() if self.path.is_dir() else ()
+        held = [path for path in there if not path.name.startswith(".") and path != self.plan]
         if held or (self.path.exists() and not self.path.is_dir()):
             hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
             raise PumaError(f"{self.path} is not empty; {hint}.")
