@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from puma import Plan, Pool, PumaError
+from puma.processes import ProcessGroup
 from puma.training import TrainConfig, loop
-from puma.training.batches import TrainBatch, load_samples
+from puma.training.batches import TrainBatch, load_samples, make_batch_source
 from puma.training.checkpoint import list_checkpoints
 from puma.training.config import ComputeConfig
-from puma.training.run import resume_run, start_run
+from puma.training.run import create_run, resume_run, start_run
 from puma.training.step import StepResult, TrainState, train_step
 
 from .conftest import WritePool
@@ -254,6 +255,23 @@ def test_generated_images_are_mixed_in_or_missed(
     assert (run / "model.safetensors").is_file()
     with pytest.raises(PumaError, match="no pool given"):
         start_run(mixed_config, [], tmp_path / "c", show=False)
+
+
+def test_generated_images_are_drawn_unless_told_otherwise(
+    tmp_path: Path, write: WritePool, pool_folder: Path, config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pools = [pool_folder, write("generated", 40, origin=1, seed=1)]
+    source = make_batch_source(config, load_samples(config, pools, None), ProcessGroup())
+    assert sum(position >= 96 for step in range(8) for position in source.sampler.positions(step)) == 8 * 11  # 70 %
+    start_run(config, pools, tmp_path / "both", show=False)
+    assert "puma: a batch of 16 is 5 of 96 real images and 11 of 40 generated images" in capsys.readouterr().err
+    start_run(config, pools[1:], tmp_path / "generated-run", show=False)
+    assert "puma: a batch of 16 is 16 of 40 generated images" in capsys.readouterr().err
+    with pytest.raises(PumaError, match="40 generated samples that are never drawn; leave their pool out"):
+        start_run(replace(config, generated_fraction=0.0), pools, tmp_path / "none", show=False)
+    with pytest.raises(PumaError, match="96 real samples that are never drawn"):
+        create_run(replace(config, generated_fraction=1.0), pools, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_not_finite_stops_with_the_last_good_checkpoint(

@@ -25,6 +25,7 @@ from puma.training.config import AugmentConfig, TrainConfig
 from puma.training.held_out import choose_held_out
 from puma.training.run_folder import RunInputs
 
+USUAL_FRACTION = 0.7  # of generated images in a batch, as in Wang et al. (2023) and the paper
 _AUGMENT_STREAM = 1  # randomness that must not repeat that of the attack's start (2) or of online candidates (3)
 
 
@@ -133,17 +134,44 @@ def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: Pro
     share = config.batch_size // processes.count
     if share % config.compute.accumulate:
         raise PumaError(f"compute.accumulate must divide a process's share of the batch, {share}.")
+    real, generated = pool.positions_of(Origin.REAL), pool.positions_of(Origin.GENERATED)
     sampler = MixedSampler(
-        real=pool.positions_of(Origin.REAL),
-        generated=pool.positions_of(Origin.GENERATED),
+        real=real,
+        generated=generated,
         batch_size=drawn,
-        generated_fraction=config.generated_fraction,
+        generated_fraction=choose_fraction(config, len(real), len(generated)),
         samples_seen=config.steps * drawn,
         seed=config.seed,
         rank=processes.rank,
         ranks=processes.count,
     )
     return BatchSource(pool, samples.strength, sampler, config.augment)
+
+
+def choose_fraction(config: TrainConfig, real: int, generated: int) -> float:
+    """Return the share of generated images in a batch: the one asked for, or else by what there is to train on."""
+    if config.generated_fraction is not None:
+        return config.generated_fraction
+    return USUAL_FRACTION if real and generated else float(generated > 0)
+
+
+def check_drawn(sampler: MixedSampler, held_out: Pool) -> None:
+    """Raise if samples were given that no batch would ever draw."""
+    if len(sampler.generated) and not sampler.generated_per_batch:
+        kind, cure = f"{len(sampler.generated):,} generated", "--generated-fraction such as 0.7"
+    elif len(sampler.real) and not sampler.real_per_batch and not len(held_out):
+        kind, cure = f"{len(sampler.real):,} real", "a smaller --generated-fraction"
+    else:
+        return
+    raise PumaError(f"the pools have {kind} samples that are never drawn; leave their pool out, or give {cure}.")
+
+
+def describe_batch(sampler: MixedSampler) -> str:
+    """Say what a batch is made of."""
+    words = [f"{sampler.real_per_batch:,} of {len(sampler.real):,} real images"] if sampler.real_per_batch else []
+    if sampler.generated_per_batch:
+        words.append(f"{sampler.generated_per_batch:,} of {len(sampler.generated):,} generated images")
+    return f"a batch of {sampler.batch_size:,} is {' and '.join(words)}"
 
 
 def augment_images(

@@ -163,7 +163,8 @@ class TrainConfig:
         loss: ``trades``, ``pgd-at`` (CE of attacked images) or ``standard`` (CE of clean images).
         samples_seen: length of training.
         batch_size: over all processes together.
-        generated_fraction: share of generated images in each batch.
+        generated_fraction: share of generated images in each batch; None takes 0.7, as Wang et al. (2023), where the
+            pools have both real and generated images, and otherwise what they have.
         beta: weight of TRADES' KL term.
         label_smoothing: of the cross-entropy.
         bn_momentum: momentum of BN's running statistics from the second step on, the first step's being taken whole;
@@ -181,7 +182,7 @@ class TrainConfig:
     loss: LossName = "trades"
     samples_seen: int = 400 * 50_000
     batch_size: int = 512
-    generated_fraction: float = 0.0
+    generated_fraction: float | None = None
     beta: float = 5.0
     label_smoothing: float = 0.1
     bn_momentum: float | None = None
@@ -213,7 +214,8 @@ def check_train_config(config: TrainConfig) -> None:
     rules = {
         "samples_seen must be positive": config.samples_seen > 0,
         "batch_size must be positive": config.batch_size > 0,
-        "generated_fraction must lie in [0, 1]": 0 <= config.generated_fraction <= 1,
+        "generated_fraction must lie in [0, 1]": config.generated_fraction is None
+        or 0 <= config.generated_fraction <= 1,
         "beta must not be negative": config.beta >= 0,
         "label_smoothing must lie in [0, 1]": 0 <= config.label_smoothing <= 1,
         "bn_momentum must lie in (0, 1]": config.bn_momentum is None or 0 < config.bn_momentum <= 1,

@@ -15,7 +15,6 @@ _WANG2023 = TrainConfig(
     model="resnet18",
     samples_seen=400 * EPOCH,
     batch_size=512,
-    generated_fraction=0.7,
     beta=5.0,
     label_smoothing=0.1,
     bn_momentum=0.01,

@@ -18,7 +18,14 @@ from puma.planning import Plan
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
 from puma.provenance import Link
-from puma.training.batches import BatchSource, TrainSamples, load_samples, make_batch_source
+from puma.training.batches import (
+    BatchSource,
+    TrainSamples,
+    check_drawn,
+    describe_batch,
+    load_samples,
+    make_batch_source,
+)
 from puma.training.checkpoint import TrainProgress, load_newest
 from puma.training.config import TrainConfig, check_train_config, list_differences, override_config
 from puma.training.loop import run_steps
@@ -153,6 +160,7 @@ def start_run(
         samples = load_samples(config, pools, plan)
         # before the folder is made: bad input leaves nothing behind
         prepared = prepare_training(config, samples, processes, net)
+        check_drawn(prepared[0].sampler, samples.held_out)
         if processes.writes:
             folder.create(config, link_net(samples.inputs, net, samples.whole))
         processes.barrier()
@@ -243,6 +251,7 @@ def create_run(
     samples = load_samples(config, pools, plan)
     inputs = link_net(samples.inputs, net, samples.whole)
     if not folder.has_config:
+        check_drawn(make_batch_source(config, samples, ProcessGroup()).sampler, samples.held_out)
         folder.create(config, inputs)
         return
     begun_with, before = folder.read()
@@ -270,6 +279,7 @@ def _train_to_end(
     processes = state.processes
     progress = _restore_state(state, folder)
     if processes.writes:
+        tell_user(describe_batch(source.sampler))
         for sentence in samples.warnings if progress.step == 0 else ():
             tell_user(f"warning: {sentence}")
         if progress.step:
