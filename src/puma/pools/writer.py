@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,17 @@ ReadImage = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class PoolPart:
-    """What one pool is written from: chunks of (images NHWC uint8, labels), about ``count`` in all."""
+    """What one pool is written from: chunks of (images NHWC uint8, labels), about ``count`` in all.
+
+    ``description`` is what pool.json tells besides, such as the generator that made the images.
+    """
 
     chunks: Iterable[Chunk]
     class_names: Sequence[str]
     count: int
     origin: int = 0
     allow_empty_class: bool | None = None  # None: the import has no flag for it
+    description: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -145,6 +149,7 @@ def write_description(
     origin = np.full(len(labels), part.origin, dtype=np.int8)
     np.save(folder / "origin.npy", origin)
     described = {
+        **part.description,
         "format": FORMAT,
         "count": len(labels),
         "image_shape": list(shape),
