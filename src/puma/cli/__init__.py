@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from puma.errors import PumaError
+from puma.errors import Interrupted, PumaError
 
 
 class Verb(NamedTuple):
@@ -41,6 +41,9 @@ COMMANDS: dict[str, Verb] = {
     ),
     "data show": Verb("data:show_pool", "counts, shapes, class balance and a picture of a pool"),
     "train": Verb("train:make_train_verb", "train a robust model on a pool, or on what a plan keeps of it", True),
+    "generate train": Verb("generate:make_generator_verb", "train a generator of images like those of a pool", True),
+    "generate sample": Verb("generate:sample_images", "images of a generator, as a pool of origin generated"),
+    "generate show": Verb("generate:show_generator", "what a generator was trained on, how far, and a picture"),
     "evaluate": Verb("evaluate:evaluate_model", "accuracy of a model: clean and under attack"),
     "scores cd": Verb("plan:score_by_outcomes", "how often a training run had each sample wrong, or forgot it"),
     "scores el2n": Verb("plan:score_by_el2n", "the error of a few briefly trained nets on each sample"),
@@ -70,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         leave_torchrun()
     except PumaError as error:
         exit_with(str(error))
+    except Interrupted as error:
+        print(f"puma: {error}", file=sys.stderr)
+        sys.exit(128 + error.signal_number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
