@@ -8,7 +8,10 @@ import pytest
 from conftest import Run
 from puma.experiments import EXPERIMENTS
 from puma.experiments.results import read_results_file
+from puma.pools import Pool
 from puma.pools.writer import PoolPart, write_parts
+from puma.report.experiment_record import read_record
+from puma.training.run_folder import RunFolder
 
 CLASSES = [f"class{label}" for label in range(10)]
 
@@ -173,3 +176,88 @@ def test_list_names_every_experiment_with_its_cost(puma: Run) -> None:
         (line,) = [line for line in said.splitlines() if line.strip().startswith(f"{name} ")]
         assert EXPERIMENTS[name].title in line
         assert "trainings" in line or "students" in line
+
+
+NET = """
+import torch
+
+def make_net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6 * 5 * 3, 3))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Return a folder with pools of three classes, images of 6 x 5 pixels, and a file with a net for them."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/own.py").write_text(NET)
+    for name, count, origin in (("real", 90, 0), ("generated", 60, 1), ("test", 30, 0)):
+        rng = np.random.default_rng(count)
+        images, labels = rng.integers(256, size=(count, 6, 5, 3)).astype(np.uint8), np.arange(count) % 3
+        write_parts({"": PoolPart([(images, labels)], ["a", "b", "c"], count, origin)}, tmp_path / name)
+    return tmp_path
+
+
+def own_words(folder: Path, *names: str) -> list[str]:
+    pools = [word for name in names for word in ("--" + ("pool" if name == "real" else name), str(folder / name))]
+    small = [
+        "--samples-seen",
+        "256",
+        "--batch-size",
+        "32",
+        "--eps",
+        "4/255",
+        "--model",
+        f"{folder}/net/own.py:make_net",
+    ]
+    return ["run", *pools, *small, "--work", str(folder / "work"), "--out", str(folder / "out")]
+
+
+def test_a_table_on_images_and_a_net_of_ones_own(own: Path, puma: Run) -> None:
+    code, _, err = puma(*own_words(own, "real", "generated", "test"), "tab-summary")
+    assert code == 0, err
+    lines = read_results_file(own / "out/tab-summary.csv")
+    fingerprint = Pool.open(own / "real").fingerprint
+    (origin,) = {line.origin for line in lines}
+    assert origin.dataset == f"real-{fingerprint[:8]}"
+    assert "own.py:make_net" in origin.changed
+    assert {line.row for line in lines} == {"TRADES", "PUMA 20 %"}
+    (kept,) = [line.value for line in lines if line.quantity == "kept_share"]
+    assert kept == pytest.approx(0.8)
+    (folder,) = (own / "work/experiments").iterdir()
+    record = read_record(folder / "experiment.json")
+    assert [path.resolve() for path in record.pools] == [own / "real", own / "generated"]
+    assert record.eps == pytest.approx(4 / 255)
+    code, _, err = puma("report", str(folder), "--out", str(own / "report.html"))
+    assert code == 0, err
+
+
+def test_real_images_of_ones_own_are_enough_and_rows_of_other_nets_are_left_out(own: Path, puma: Run) -> None:
+    code, _, err = puma(*own_words(own, "real", "test"), "tab-margin-model", "--rows", "same net, same images")
+    assert code == 0, err
+    (run, *_) = (own / "work/runs").glob("puma-*")
+    assert RunFolder(run).read()[0].generated_fraction == 0
+    code, said, _ = puma(*own_words(own, "real", "test"), "tab-margin-model", "--dry-run")
+    assert (code, "left out     wide net, same images: there is one net" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--pool", "real"], "give both --pool and --test"),
+        (["--test", "test"], "give both --pool and --test"),
+        (["--pool", "real", "--test", "test", "--dataset", "cifar10"], "give --dataset or --pool, not both"),
+        (
+            ["--pool", "real", "--test", "other"],
+            "--test has 10 classes of images of (8, 8, 1), --pool has 3 of",
+        ),
+        (["--pool", "real", "--test", "test", "--model", "gone.py:net"], "there is no file"),
+    ],
+)
+def test_bad_images_of_ones_own(
+    words: list[str], sentence: str, own: Path, puma: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own)
+    write(own / "other", 20, (8, 8, 1))
+    code, _, err = puma("run", "tab-summary", *words)
+    assert (code, sentence in err) == (2, True), err

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import AttackName
 from puma.experiments import Experiment, PerceptronFigure, find_experiment
-from puma.experiments.presets import SettingChanges, change_setting, find_setting
+from puma.experiments.presets import OwnImages, SettingChanges, change_setting, find_setting
 from puma.experiments.results import format_results
 from puma.experiments.run import (
     build_study,
@@ -32,6 +32,10 @@ def run_experiments(
     dataset: str | None = None,
     seeds: int | None = None,
     rows: tuple[str, ...] = (),
+    pool: Path | None = None,
+    generated: Path | None = None,
+    test: Path | None = None,
+    model: str | None = None,
     data: Path = Path("data"),
     work: Path = Path("puma-runs"),
     out: Path = Path("results"),
@@ -57,6 +61,10 @@ def run_experiments(
         dataset: data set of the preset, where it has several: small has fashion-mnist-14px and cifar10.
         seeds: repeat everything with so many seeds; one by default (perceptron figures: ten).
         rows: only these rows.
+        pool: a pool of your own real images instead of a data set; needs --test.
+        generated: a pool of generated images to go with --pool; without it every row is trained on real ones alone.
+        test: a pool of test images to go with --pool.
+        model: a net for every row: a built-in name, module:function or path/to/file.py:function.
         data: folder with the pools you imported, such as DATA/cifar10 and DATA/cifar10-generated-1m.
         work: folder for runs, margins, plans and evaluations.
         out: folder for results.
@@ -77,7 +85,10 @@ def run_experiments(
     if seeds is not None and seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
     chosen = [find_experiment(name) for name in names]
-    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks)
+    if model is not None and ".py:" in model:  # runs are resumed, and read, from other folders too
+        model = f"{Path(model.rpartition(':')[0]).resolve()}:{model.rpartition(':')[2]}"
+    own = _choose_images(pool, generated, test, dataset)
+    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model)
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):
             change_setting(find_setting(preset, dataset), changes)
@@ -103,6 +114,19 @@ def run_experiments(
         if experiment.figure != "none":
             print(f"picture: {picture_path(experiment, workspace, out)}")
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
+
+
+def _choose_images(
+    pool: Path | None, generated: Path | None, test: Path | None, dataset: str | None
+) -> OwnImages | None:
+    """Return the pools of one's own, if any are given."""
+    if pool is None and generated is None and test is None:
+        return None
+    if pool is None or test is None:
+        raise PumaError("for images of your own give both --pool and --test; --generated is optional.")
+    if dataset is not None:
+        raise PumaError(f"give --dataset or --pool, not both, got --dataset {dataset}.")
+    return OwnImages(pool, test, generated)
 
 
 def _run_perceptron(

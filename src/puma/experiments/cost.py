@@ -16,6 +16,7 @@ from puma.experiments.spec import (
     select_rows,
 )
 from puma.experiments.workspace import Workspace
+from puma.pools import Pool
 from puma.training.config import TrainConfig
 from puma.training.estimate import estimate_cost
 from puma.training.run_folder import RunInputs
@@ -37,7 +38,7 @@ class ExperimentCost:
 
 def list_needed_models(experiment: Experiment, setting: ExperimentSetting) -> list[ModelSpec]:
     """Return every model that the rows need, once."""
-    rows, _ = select_rows(experiment, setting.nets)
+    rows, _ = select_rows(experiment, setting.nets, setting.generated)
     return list(dict.fromkeys(model for row in rows for model in iterate_models(row.wants)))
 
 
@@ -53,7 +54,7 @@ def estimate_experiment(experiment: Experiment, workspace: Workspace) -> Experim
         trainings[config.model] = trainings.get(config.model, 0) + 1
         samples += config.samples_seen
         if config not in timed:
-            timed[config] = estimate_cost(config, _describe_shape(workspace)).seconds_per_sample
+            timed[config] = estimate_cost(config, *_describe_shape(workspace)).seconds_per_sample
         seconds += timed[config] * config.samples_seen
     return ExperimentCost(trainings, samples, seconds / 3600)
 
@@ -75,9 +76,13 @@ def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
     return f"{len(models)} trainings: {', '.join(told)}"
 
 
-def _describe_shape(workspace: Workspace) -> RunInputs:
-    channels = 3 if workspace.setting.dataset == "cifar10" else 1
-    return RunInputs((), None, "", None, 10, channels)
+def _describe_shape(workspace: Workspace) -> tuple[RunInputs, tuple[int, int] | None]:
+    own = workspace.setting.own
+    if own is None:
+        return RunInputs((), None, "", None, 10, 3 if workspace.setting.dataset == "cifar10" else 1), None
+    pool = Pool.open(own.real)
+    height, width, channels = pool.image_shape
+    return RunInputs((), None, "", None, pool.num_classes, channels), (height, width)
 
 
 def describe_experiment(
@@ -86,7 +91,7 @@ def describe_experiment(
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if not only or row.name in only))
-    rows, left_out = select_rows(experiment, setting.nets)
+    rows, left_out = select_rows(experiment, setting.nets, setting.generated)
     found = estimate_experiment(experiment, workspace)
     amounts: set[GeneratedAmount] = {amount for row in rows for amount in list_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())
@@ -103,6 +108,6 @@ def describe_experiment(
         + (f"{setting.evaluation.max_samples:,} test images" if setting.evaluation.max_samples else "all test images"),
         f"results      {out / experiment.name}.csv; stages in {workspace.path}, those of other experiments are reused",
     ]
-    lines += [f"left out     {name}: this preset has no such net" for name in left_out]
+    lines += [f"left out     {name}: {setting.shortage}" for name in left_out]
     lines += [f"missing      {sentence}" for sentence in workspace.library.list_missing(amounts)]
     return "\n".join(lines)

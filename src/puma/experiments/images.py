@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.experiments.presets import ALL, ExperimentSetting, GeneratedImages
+from puma.experiments.presets import ALL, ExperimentSetting, GeneratedImages, OwnImages
 from puma.experiments.spec import GeneratedAmount
 from puma.files import lock
 from puma.pools import Origin, Pool, is_pool
@@ -57,8 +57,15 @@ class ImageLibrary:
     work: Path
     setting: ExperimentSetting
 
+    @property
+    def title(self) -> str:
+        """What the images are called."""
+        return self.setting.dataset if self.setting.own is not None else DATASETS[self.setting.dataset].title
+
     def find_pools(self, amount: GeneratedAmount) -> SettingPools:
         """Return the pools of a setting with an amount of generated images, writing those that do not exist yet."""
+        if self.setting.own is not None:
+            return _list_own_pools(self.setting.own, amount)
         train, test = self._find_official()
         real, notes = self._find_real(train)
         if amount == "none":
@@ -68,6 +75,8 @@ class ImageLibrary:
 
     def list_missing(self, amounts: set[GeneratedAmount]) -> list[str]:
         """Return a sentence for every pool that has to be imported first."""
+        if self.setting.own is not None:
+            return []
         name, sentences = self.setting.dataset, []
         parts = [self.data / name / part for part in ("train", "test")]
         if name != "digits" and not all(map(is_pool, parts)):
@@ -82,7 +91,7 @@ class ImageLibrary:
 
     def check_shapes(self) -> None:
         """Raise where a pool at the place of a data set holds images of another size."""
-        if self.setting.dataset == "digits":
+        if self.setting.dataset == "digits" or self.setting.own is not None:
             return
         source = DATASETS[self.setting.dataset]
         for part in ("train", "test"):
@@ -161,3 +170,11 @@ class ImageLibrary:
             if not out.is_dir():
                 make(out)
         return out
+
+
+def _list_own_pools(own: OwnImages, amount: GeneratedAmount) -> SettingPools:
+    """Return the user's pools; without generated images every row is trained on the real ones alone."""
+    if own.generated is None:
+        note = () if amount == "none" else ("There are no generated images: every row is trained on real ones alone.",)
+        return SettingPools((own.real,), own.test, note)
+    return SettingPools((own.real,) if amount == "none" else (own.real, own.generated), own.test)

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import get_args
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
 from puma.experiments.spec import GeneratedAmount, NetRole
 from puma.margins.search import find_method
+from puma.pools import Pool
 from puma.training import TrainConfig, find_recipe
 from puma.training.config import AttackConfig, AugmentConfig, check_train_config
 
@@ -20,6 +22,15 @@ class GeneratedImages:
 
     pool: str
     count: int = ALL
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """Pools of the user's instead of a data set: real images, test images, and generated ones if there are any."""
+
+    real: Path
+    test: Path
+    generated: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class ExperimentSetting:
         evaluation: the attacks on test images.
         method: how margins are measured.
         changed: what the user changed, in words.
+        own: the user's pools, in place of a data set's.
         minutes: what a training took on one core, with margins and evaluation, by net; empty if not measured.
     """
 
@@ -49,12 +61,18 @@ class ExperimentSetting:
     stands_in: bool = True
     method: str = "deepfool"
     changed: str = ""
+    own: OwnImages | None = None
     minutes: Mapping[NetRole, float] = field(default_factory=dict)
 
     @property
     def eps(self) -> float:
         """Radius of the attack that is trained for and evaluated with."""
         return self.nets["main"].attack.eps
+
+    @property
+    def shortage(self) -> str:
+        """Why a row may have to be left out."""
+        return "this preset has no such net" if self.own is None else "there is one net and one number of images"
 
 
 _SMOKE = TrainConfig(
@@ -185,6 +203,8 @@ class SettingChanges:
         method: how margins are measured.
         device: such as cpu or cuda.
         attacks: what is evaluated: clean, cw, pgd20, autoattack.
+        own: pools of the user's instead of the data set.
+        model: a net of the user's, or a built-in one, for every row; rows that compare nets are left out.
     """
 
     samples_seen: int | None = None
@@ -194,6 +214,8 @@ class SettingChanges:
     method: str | None = None
     device: str | None = None
     attacks: tuple[str, ...] = field(default=())
+    own: OwnImages | None = None
+    model: str | None = None
 
 
 def find_setting(preset: str, dataset: str | None = None) -> ExperimentSetting:
@@ -213,6 +235,10 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
     """Apply a user's changes; those that move numbers are written down in ``Setting.changed``."""
     if changes.method is not None:
         find_method(changes.method)
+    if changes.own is not None:
+        setting = _use_own_images(setting, changes.own)
+    if changes.model is not None:
+        setting = replace(setting, nets={"main": replace(setting.nets["main"], model=changes.model)}, minutes={})
     nets = {role: _change_config(config, changes) for role, config in setting.nets.items()}
     for config in nets.values():
         check_train_config(config)
@@ -223,10 +249,29 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
         evaluation = replace(evaluation, max_samples=changes.test_samples)
     if changes.attacks:
         evaluation = replace(evaluation, attacks=tuple(dict.fromkeys(("clean", "cw", *changes.attacks))))
-    told = {name: getattr(changes, name) for name in ("samples_seen", "batch_size", "eps", "test_samples", "method")}
+    told = {
+        name: getattr(changes, name)
+        for name in ("model", "samples_seen", "batch_size", "eps", "test_samples", "method")
+    }
     words = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
                       for name, value in told.items() if value is not None)  # fmt: skip
     return replace(setting, nets=nets, evaluation=evaluation, method=changes.method or setting.method, changed=words)
+
+
+def _use_own_images(setting: ExperimentSetting, own: OwnImages) -> ExperimentSetting:
+    """Put the user's pools in place of a data set; results are marked with the name and fingerprint of the real one."""
+    opened = {flag: Pool.open(path) for flag, path in (("--pool", own.real), ("--test", own.test),
+              ("--generated", own.generated)) if path is not None}  # fmt: skip
+    real = opened["--pool"]
+    for flag, pool in opened.items():
+        if (pool.image_shape, pool.num_classes) != (real.image_shape, real.num_classes):
+            raise PumaError(
+                f"{flag} has {pool.num_classes} classes of images of {pool.image_shape}, --pool has "
+                f"{real.num_classes} of {real.image_shape}; give pools that belong together."
+            )
+    name = f"{own.real.resolve().name}-{real.fingerprint[:8]}"
+    amounts: dict[GeneratedAmount, GeneratedImages] = {"usual": GeneratedImages(name)}
+    return replace(setting, dataset=name, real=ALL, generated=amounts, stands_in=False, own=own, minutes={})
 
 
 def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:

@@ -15,7 +15,6 @@ import numpy as np
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import ATTACKS, check_config, read_evaluation
 from puma.experiments.figures import draw_figure
-from puma.experiments.images import DATASETS
 from puma.experiments.presets import PRESETS
 from puma.experiments.results import (
     Place,
@@ -91,12 +90,12 @@ def run_experiment(
     ``only`` names the rows to run, all by default. What earlier runs found for rows that this one does not run, or has
     not come to yet, stays.
     """
-    possible, left_out = select_rows(experiment, workspace.setting.nets)
+    possible, left_out = select_rows(experiment, workspace.setting.nets, workspace.setting.generated)
     rows = [row for row in possible if not only or row.name in only]
     check_inputs(experiment, rows, workspace, seeds)
     table = check_table(out, experiment.name)
     if left_out and not only:
-        _print_progress(f"{experiment.name}: left out, since this preset has no such net: {', '.join(left_out)}")
+        _print_progress(f"{experiment.name}: left out, since {workspace.setting.shortage}: {', '.join(left_out)}")
     progress = ExperimentProgress(result_origin(experiment, workspace), workspace.setting.nets["main"].compute.device)
     order = {row.label: place for place, row in reversed(list(enumerate(rows)))}
     places = {(row.label, row.at) for row in possible}
@@ -129,7 +128,8 @@ def result_origin(experiment: Experiment, workspace: Workspace) -> ResultOrigin:
 def record_folder(experiment: Experiment, workspace: Workspace) -> Path:
     """Return where the record of an experiment is kept."""
     setting = workspace.setting
-    name = "-".join([experiment.name, setting.preset, setting.dataset, *setting.changed.replace(",", "").split()])
+    words = setting.changed.replace(",", "").replace("/", "-").replace(":", "-").split()
+    name = "-".join([experiment.name, setting.preset, setting.dataset, *words])
     return workspace.path / "experiments" / name
 
 
@@ -211,7 +211,7 @@ def _record_experiment(
     setting = workspace.setting
     usual = workspace.library.find_pools("usual")
     notes = [*usual.notes, *([f"Changed from the preset: {setting.changed}."] if setting.changed else [])]
-    notes += [f"Left out, since this preset has no such net: {', '.join(left_out)}."] if left_out else []
+    notes += [f"Left out, since {setting.shortage}: {', '.join(left_out)}."] if left_out else []
     notes += [f"The paper: {experiment.expect}"] if experiment.expect else []
     path = record_folder(experiment, workspace) / RECORD_FILE
     with lock(path, wait=True):
@@ -220,7 +220,7 @@ def _record_experiment(
             experiment=experiment.name,
             title=experiment.title,
             preset=setting.preset,
-            dataset=DATASETS[setting.dataset].title,
+            dataset=workspace.library.title,
             command=command,
             notes=tuple(notes),
             eps=setting.eps,

@@ -215,7 +215,10 @@ def list_amounts(wants: ModelSpec | MarginSpec) -> set[GeneratedAmount]:
     )
 
 
-def select_rows(experiment: Experiment, nets: Collection[str]) -> tuple[list[RowSpec], list[str]]:
-    """Return the rows whose nets a setting has, and the names of the others."""
-    rows = [row for row in experiment.rows if list_nets(row.wants) <= set(nets)]
+def select_rows(
+    experiment: Experiment, nets: Collection[str], amounts: Collection[str]
+) -> tuple[list[RowSpec], list[str]]:
+    """Return the rows whose nets and amounts of generated images a setting has, and the names of the others."""
+    there = {"none", *amounts}
+    rows = [row for row in experiment.rows if list_nets(row.wants) <= set(nets) and list_amounts(row.wants) <= there]
     return rows, [row.name for row in experiment.rows if row not in rows]

@@ -93,7 +93,7 @@ class Workspace:
         base = self.setting.nets[model.net]
         real = len(Pool.open(pools[0]).positions_of(Origin.REAL))
         config = replace(base, seed=seed, held_out=min(base.held_out, real // 10))
-        if model.generated == "none":
+        if model.generated == "none" or len(pools) == 1:
             config = replace(config, generated_fraction=0.0)
         if model.online is not None:
             config = replace(config, online=self._resolve_online(model.online))

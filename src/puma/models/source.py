@@ -1,9 +1,11 @@
 """A model from what a user types: a built-in name with weights, or a function of the user's own."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from torch import nn
 
@@ -39,12 +41,13 @@ def load_named_model(
 
 
 def call_model_function(source: str) -> nn.Module:
-    """Import the module of ``module:function`` and return the net that the function makes."""
-    module_name, _, function_name = source.partition(":")
+    """Import what ``module:function`` or ``path/to/file.py:function`` names; return the net that the function makes."""
+    module_name, _, function_name = source.rpartition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        module = _import_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        function = getattr(module, function_name)
     except (ImportError, ValueError) as error:
         raise PumaError(f"cannot import {module_name!r} of model {source!r}: {error}.") from error
     except AttributeError as error:
@@ -56,3 +59,18 @@ def call_model_function(source: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise PumaError(f"{source} must return a torch.nn.Module, it returned {type(model).__name__}.")
     return model
+
+
+def _import_file(path: str) -> ModuleType:
+    """Import a Python file by its path; what lies beside it can be imported by it."""
+    if not Path(path).is_file():
+        raise ImportError(f"there is no file {path}")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

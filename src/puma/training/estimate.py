@@ -37,8 +37,10 @@ class TrainingCost:
         return self.seconds_per_sample * samples / 3600
 
 
-def estimate_cost(config: TrainConfig, inputs: RunInputs | None = None) -> TrainingCost:
-    """Count the passes of the configured loss and time a few steps on random images."""
+def estimate_cost(
+    config: TrainConfig, inputs: RunInputs | None = None, size: tuple[int, int] | None = None
+) -> TrainingCost:
+    """Count the passes of the configured loss and time a few steps on random images of ``size``, or the net's own."""
     inputs = inputs or RunInputs((), None, "", None, 10, 1 if config.model.startswith("small") else 3)
     processes = ProcessGroup(0, 1, resolve_device(config.compute.device))
     state = make_train_state(make_model(config, inputs), config, processes)
@@ -46,7 +48,8 @@ def estimate_cost(config: TrainConfig, inputs: RunInputs | None = None) -> Train
     outer = 2 if config.loss == "trades" else 1
     clean_pass = int(config.loss == "trades" and not shares_clean_logits(state.model, config.attack.batchnorm))
     steps = config.attack.steps if attacked else 0
-    size = ARCHITECTURES[config.model].image_size if config.model in ARCHITECTURES else 32
+    side = ARCHITECTURES[config.model].image_size if config.model in ARCHITECTURES else 32
+    size = size or (side, side)
     share = math.ceil(config.batch_size / config.compute.accumulate)
     count = 1
     while True:
@@ -68,11 +71,11 @@ def estimate_cost(config: TrainConfig, inputs: RunInputs | None = None) -> Train
 
 
 def _time_step(
-    state: TrainState, config: TrainConfig, inputs: RunInputs, size: int, count: int, *, attack_steps: int
+    state: TrainState, config: TrainConfig, inputs: RunInputs, size: tuple[int, int], count: int, *, attack_steps: int
 ) -> tuple[float, int]:
     """Return the seconds of a step on ``count`` random images, and the bytes its passes keep for the way back."""
     rng = np.random.default_rng(0)
-    pixels = torch.from_numpy(rng.integers(256, size=(count, size, size, inputs.channels)).astype(np.uint8))
+    pixels = torch.from_numpy(rng.integers(256, size=(count, *size, inputs.channels)).astype(np.uint8))
     batch = TrainBatch(
         step=1,
         images=pixels.permute(0, 3, 1, 2),
