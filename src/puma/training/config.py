@@ -173,6 +173,8 @@ class TrainConfig:
         evaluate_every: samples between two evaluations on the held-out images; 0 evaluates at the end only.
         select: which averaged model becomes model.safetensors: the ``last`` one, or the ``best`` on held-out images.
         checkpoint_every: samples between two checkpoints.
+        checkpoint_minutes: write one as well when so many minutes have passed since the last; 0 never does. Several
+            processes with BN leave it out: each has statistics of its own between the regular checkpoints.
         log_every: steps between two lines of metrics.jsonl.
         record_outcomes: write down which samples each batch got right; puma scores cd counts them.
         seed: of weights, batches, augmentation and attacks.
@@ -190,6 +192,7 @@ class TrainConfig:
     evaluate_every: int = 0
     select: Literal["last", "best"] = "last"
     checkpoint_every: int = 500_000
+    checkpoint_minutes: float = 10.0
     log_every: int = 20
     record_outcomes: bool = True
     seed: int = 0
@@ -222,6 +225,7 @@ def check_train_config(config: TrainConfig) -> None:
         "held_out and evaluate_every must not be negative": config.held_out >= 0 and config.evaluate_every >= 0,
         "evaluate_every and select best need held_out images": config.held_out > 0
         or not (config.evaluate_every or config.select == "best"),
+        "checkpoint_minutes must not be negative": config.checkpoint_minutes >= 0,
         "checkpoint_every and log_every must be positive": config.checkpoint_every > 0 and config.log_every > 0,
         "seed must not be negative": config.seed >= 0,
         "attack.eps, attack.step_size and attack.step_ratio must be positive": min(

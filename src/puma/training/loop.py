@@ -1,12 +1,18 @@
 """The training loop: steps, and between them lines of metrics, evaluations and checkpoints."""
 
+import math
+import signal
+import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
+
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from puma.errors import PumaError
 from puma.pools import Pool
-from puma.processes import ProcessGroup
+from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import progress_bar
 from puma.scores.record import OutcomeRecord, goes_on, outcome_file
 from puma.training.batches import BatchSource, prefetch_batches
@@ -16,6 +22,8 @@ from puma.training.held_out import evaluate_held_out
 from puma.training.metrics import MetricsWindow, TensorBoardWriter, format_note
 from puma.training.run_folder import RunFolder
 from puma.training.step import TrainState, average_buffers, train_step
+
+_LATE = 1 << 20  # more than there are processes: both answers go into one number
 
 
 def run_steps(
@@ -29,12 +37,13 @@ def run_steps(
     show: bool,
 ) -> None:
     """Train from ``progress`` to the end and leave model.safetensors in the folder."""
-    window, note = MetricsWindow(), ""
+    window, note, clock = MetricsWindow(), "", StopClock(state, config)
     left = (config.steps - progress.step) * config.batch_size
     with (
         prefetch_batches(source, range(progress.step, config.steps)) as batches,
         progress_bar("train", left, enabled=show and state.processes.writes) as advance,
         TensorBoardWriter(folder.path, enabled=state.processes.writes) as scalars,
+        catch_signals() as signals,
         ExitStack() as files,
     ):
         records = open_outcome_records(folder, config, state.processes, progress.step, files)
@@ -52,14 +61,48 @@ def run_steps(
                 _write_metrics(line, folder, state, scalars)
             if len(held_out) and (is_due(done, config.evaluate_every, config) or done == config.steps):
                 progress = _evaluate_held_out(state, held_out, config, folder, replace(progress, step=done), scalars)
-            if is_due(done, config.checkpoint_every, config) or done == config.steps:
+            stop, late = clock.agree(signals)
+            if is_due(done, config.checkpoint_every, config) or done == config.steps or stop or late:
                 for record in records.values():
                     record.flush()
                 progress = _write_checkpoint(state, config, folder, replace(progress, step=done))
+                clock.written = time.monotonic()
             advance(config.batch_size, note)
+            if stop and done < config.steps:
+                _leave(signals.number, done, config, state, folder)
     if state.processes.writes:
         _save_final_model(state, config, folder)
     state.processes.barrier()
+
+
+class StopClock:
+    """When to write a checkpoint by time, and whether to stop: the same answer in every process."""
+
+    def __init__(self, state: TrainState, config: TrainConfig) -> None:
+        self.processes, self.written = state.processes, time.monotonic()
+        alike = self.processes.count == 1 or config.compute.sync_batchnorm
+        by_time = alike or not any(isinstance(module, _BatchNorm) for module in state.model.modules())
+        self.seconds = 60 * config.checkpoint_minutes if by_time and config.checkpoint_minutes else math.inf
+
+    def agree(self, signals: SignalFlag) -> tuple[bool, bool]:
+        """Return whether any process was asked to stop, and whether a checkpoint is late by the first one's clock."""
+        late = self.processes.writes and time.monotonic() - self.written >= self.seconds
+        stop = signals.number is not None
+        if self.processes.count == 1:
+            return stop, late
+        total = round(self.processes.mean(stop + _LATE * late) * self.processes.count)
+        return total % _LATE > 0, total >= _LATE
+
+
+def _leave(number: int | None, done: int, config: TrainConfig, state: TrainState, folder: RunFolder) -> NoReturn:
+    """Say how to go on, and end as the signal asks."""
+    if state.processes.writes:
+        seen, whole = done * config.batch_size, config.steps * config.batch_size
+        words = f"saved at {seen:,} of {whole:,} samples; go on with: puma train --resume {folder.path}"
+        print(f"puma: {words}", file=sys.stderr, flush=True)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + signal.SIGTERM)
 
 
 def open_outcome_records(

@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,7 @@ from puma.training.batches import (
     load_samples,
     make_batch_source,
 )
-from puma.training.checkpoint import TrainProgress, load_newest
+from puma.training.checkpoint import TrainProgress, list_checkpoints, load_newest
 from puma.training.config import TrainConfig, check_train_config, list_differences, override_config
 from puma.training.loop import run_steps
 from puma.training.recipes import find_recipe
@@ -187,6 +188,8 @@ def resume_run(
         if not (inputs.pools or pools):
             raise PumaError(f"{folder.path} was trained on images in memory; call puma.train with them again.")
         samples = load_samples(config, pools or inputs.pools, inputs.plan)
+        if processes.writes and not list_checkpoints(folder.checkpoint):
+            tell_user(f"{folder.path} has no checkpoint: it starts anew")
         if not samples.inputs.same_images(inputs):
             changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
             raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
@@ -274,6 +277,14 @@ def link_net(inputs: RunInputs, net: nn.Module | None, pool: Pool) -> RunInputs:
 
 
 def _train_to_end(
+    config: TrainConfig, samples: TrainSamples, source: BatchSource, state: TrainState, folder: RunFolder, *, show: bool
+) -> Path:
+    processes = state.processes
+    with folder.lock() if processes.writes else nullcontext():
+        return _train_locked(config, samples, source, state, folder, show=show)
+
+
+def _train_locked(
     config: TrainConfig, samples: TrainSamples, source: BatchSource, state: TrainState, folder: RunFolder, *, show: bool
 ) -> Path:
     processes = state.processes
