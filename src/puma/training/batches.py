@@ -17,6 +17,7 @@ from torch import Tensor
 
 from puma.errors import PumaError
 from puma.files import hash_file
+from puma.models import ARCHITECTURES
 from puma.planning import Plan, wiped_out
 from puma.pools import MixedSampler, Origin, Pool, is_pool, open_pools, shift_and_mirror
 from puma.processes import ProcessGroup
@@ -55,11 +56,17 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
     keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
     warnings: tuple[str, ...] = ()
     if plan is not None:
-        keep, strength = Plan.open(plan).of(whole)
+        opened = Plan.open(plan)
+        keep, strength = opened.of(whole)
         lost = wiped_out(whole, keep)
         warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
+        warnings += _compare_eps(opened, keep, config.attack.eps)
         if config.online.mode != "off":
             warnings += ("online training finds strengths itself: of the plan only what it keeps is used",)
+    net = ARCHITECTURES.get(config.model)
+    if net is not None and net.image_size not in whole.image_shape[:2]:
+        size = f"{whole.image_shape[0]} x {whole.image_shape[1]}"
+        warnings += (f"model {config.model} is made for images of {net.image_size} px, these have {size}",)
     apart = choose_held_out(whole, config.held_out)
     trained = keep.numpy() & ~apart
     if plan is not None:
@@ -82,6 +89,17 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
         inputs=inputs,
         warnings=warnings,
     )
+
+
+def _compare_eps(plan: Plan, keep: Tensor, eps: float) -> tuple[str, ...]:
+    """Say so where a plan was made for another eps than the one that is trained and evaluated at."""
+    told = str(plan.made_from.get("strength.eps", ""))
+    made_for = float(told) if told.replace(".", "").replace("e-", "").isdigit() else 0.0
+    largest = float(plan.strength[plan.keep].abs().max()) if bool(keep.any()) else 0.0
+    made_for = max(made_for, largest) if largest > 1.001 * eps else made_for
+    if not made_for or abs(made_for - eps) <= 1e-3 * eps:
+        return ()
+    return (f"the plan was made for eps {made_for:.4g}, attack.eps is {eps:.4g}: held-out images are attacked at that",)
 
 
 def _link_pool(pool: Pool) -> tuple[Link, ...]:

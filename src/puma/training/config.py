@@ -259,8 +259,11 @@ def check_train_config(config: TrainConfig) -> None:
         "compute.sync_batchnorm needs a GPU": not compute.sync_batchnorm or compute.device.startswith("cuda"),
     }
     broken = [rule for rule, holds in rules.items() if not holds]
+    if attack.norm == "linf" and attack.eps > 1:
+        guess = f"did you mean {attack.eps:g}/255 = {attack.eps / 255:.4g}?"
+        broken.append(f"attack.eps {attack.eps:g} is larger than the range of the pixels, [0, 1]; {guess}")
     if broken:
-        raise PumaError(f"the configuration cannot be run: {'; '.join(broken)}.")
+        raise PumaError(f"the configuration cannot be run: {'; '.join(broken).rstrip('.')}.")
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:

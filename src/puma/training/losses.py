@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from puma.errors import PumaError
 from puma.models.prepare import BatchNormMode
 from puma.training.inner_attack import InnerAttack, shares_clean_logits
 
@@ -138,4 +139,6 @@ def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:
 
 def to_full_precision(logits: Tensor) -> Tensor:
     """Return half-precision logits as float32, others as they are: losses are never taken in half precision."""
+    if not isinstance(logits, Tensor):
+        raise PumaError(f"the model must give its logits as one tensor, it gave {type(logits).__name__}; wrap it.")
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

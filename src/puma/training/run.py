@@ -212,8 +212,11 @@ def check_model_fits(model: nn.Module, name: str, pool: Pool) -> None:
     try:
         with frozen(model), torch.no_grad():
             logits: Tensor = model(image)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError) as error:
         raise PumaError(f"model {name!r} cannot take images of {pool.image_shape} ({error}).") from error
+    if not isinstance(logits, Tensor):
+        kind = type(logits).__name__
+        raise PumaError(f"model {name!r} must give its logits as one tensor, it gave {kind}; wrap it.")
     if logits.shape != (1, pool.num_classes):
         raise PumaError(f"model {name!r} gives logits {tuple(logits.shape)} for a pool of {pool.num_classes} classes.")
 
