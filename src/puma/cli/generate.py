@@ -13,6 +13,7 @@ from puma.cli.flags import find_value
 from puma.errors import PumaError
 from puma.generation.generator_folder import GeneratorConfig, GeneratorFolder, find_recipe
 from puma.generation.image_sampling import SampleConfig
+from puma.generation.selection import SelectionConfig
 
 DEFAULT_RECIPE = "fashion-14px"
 
@@ -139,3 +140,25 @@ def show_generator(generator: Positional[Path], /) -> None:
     pictures = sorted(folder.samples.glob("*.png"))
     if pictures:
         print(f"picture: {pictures[-1]}")
+
+
+def filter_images(
+    source: Positional[Path],
+    /,
+    *,
+    out: Path,
+    force: bool = False,
+    settings: Annotated[SelectionConfig, arg(name="")] = SelectionConfig(),  # noqa: B008
+) -> None:
+    """Keep some images of a pool as a pool of its own, and say how many each step dropped.
+
+    Args:
+        source: the pool, for instance one of generated images.
+        out: folder of the new pool.
+        force: replace an existing pool.
+    """
+    from puma.generation.selection import filter_pool
+
+    for line in filter_pool(source, out, settings, force=force):
+        print(line)
+    print(f"pool: {out}")
