@@ -4,14 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from conftest import Run
 from puma.experiments import EXPERIMENTS
 from puma.experiments.results import read_results_file
-from puma.pools import Pool
+from puma.margins import measure_margins, read_margins
+from puma.pools import Pool, to_unit
 from puma.pools.writer import PoolPart, write_parts
 from puma.report.experiment_record import read_record
-from puma.training.run_folder import RunFolder
+from puma.training.run_folder import RunFolder, load_model
 
 CLASSES = [f"class{label}" for label in range(10)]
 
@@ -261,3 +264,24 @@ def test_bad_images_of_ones_own(
     write(own / "other", 20, (8, 8, 1))
     code, _, err = puma("run", "tab-summary", *words)
     assert (code, sentence in err) == (2, True), err
+
+
+def test_margins_by_a_weights_file_of_ones_own(own: Path, puma: Run) -> None:
+    weights = own / "net.safetensors"
+    generator = torch.Generator().manual_seed(0)
+    save_file({"1.weight": torch.randn(3, 90, generator=generator), "1.bias": torch.zeros(3)}, weights)
+    words = [*own_words(own, "real", "test"), "tab-summary", "--seeds", "2"]
+    outside = ["--margin-model", f"{own}/net/own.py:make_net", "--margin-weights", str(weights)]
+    code, _, err = puma(*words, *outside)
+    assert code == 0, err
+    (margins,) = (own / "work/margins").glob("*.parquet")  # one for both seeds
+    net = load_model(f"{own}/net/own.py:make_net", 3, weights=weights)
+    batch = Pool.open(own / "real").batch(range(16))
+    again = measure_margins(net, to_unit(batch.images), batch.labels).margin
+    assert torch.allclose(read_margins(margins).margin[:16], again, rtol=0.01)
+    lines = read_results_file(own / "out/tab-summary.csv")
+    assert all("margin_model" in line.origin.changed for line in lines)
+    assert {line.row for line in lines} == {"TRADES", "PUMA 20 %"}
+    assert len(list((own / "work/runs").glob("[a-z]*"))) == 4
+    code, _, err = puma(*words, "--margin-weights", str(weights))
+    assert (code, "--margin-weights belong to a --margin-model" in err) == (2, True)

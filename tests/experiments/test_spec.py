@@ -14,11 +14,14 @@ from puma.experiments.spec import (
     ModelSpec,
     NetRole,
     OnlineSpec,
+    OutsideModel,
     PlanSpec,
+    RowSpec,
     StrengthRule,
     iterate_models,
     name_model,
     specify_puma,
+    use_margin_model,
 )
 
 PAPER = Path(__file__).parent / "paper_numbers.csv"
@@ -152,3 +155,20 @@ def test_names_for_files() -> None:
     names = {name_model(model) for experiment in EXPERIMENTS.values() if isinstance(experiment, Experiment)
              for row in experiment.rows for model in iterate_models(row.wants)}  # fmt: skip
     assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in names)
+
+
+def test_a_margin_model_from_outside_takes_the_place_of_those_that_are_trained() -> None:
+    outside = OutsideModel("resnet4b", "robust.safetensors")
+    for name, rows in {"tab-summary": 2, "tab-margin-model": 6, "fig-margin-distribution": 3}.items():
+        experiment = EXPERIMENTS[name]
+        assert isinstance(experiment, Experiment)
+        changed = use_margin_model(experiment, outside).rows
+        assert len(changed) == rows
+        needed = {model for row in changed for model in iterate_models(row.wants)}
+        assert REAL_ONLY not in needed
+        assert (TRADES in needed) == (name == "tab-summary")  # a row of its own there
+    again = specify_puma(0.2, by=TRADES)
+    iterated = Experiment("x", "x", (RowSpec("iterated", specify_puma(0.3, by=again)),))
+    (model,) = [row.wants for row in use_margin_model(iterated, outside).rows]
+    first = ModelSpec(PlanSpec(easy=0.2, margins=MarginSpec(outside)))
+    assert model == ModelSpec(PlanSpec(easy=0.3, margins=MarginSpec(first)))

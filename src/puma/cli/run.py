@@ -21,6 +21,7 @@ from puma.experiments.run import (
     run_experiment,
     run_perceptron_figure,
 )
+from puma.experiments.spec import OutsideModel, use_margin_model
 from puma.experiments.workspace import Workspace
 
 
@@ -36,6 +37,8 @@ def run_experiments(
     generated: Path | None = None,
     test: Path | None = None,
     model: str | None = None,
+    margin_model: str | None = None,
+    margin_weights: Path | None = None,
     data: Path = Path("data"),
     work: Path = Path("puma-runs"),
     out: Path = Path("results"),
@@ -65,6 +68,9 @@ def run_experiments(
         generated: a pool of generated images to go with --pool; without it every row is trained on real ones alone.
         test: a pool of test images to go with --pool.
         model: a net for every row: a built-in name, module:function or path/to/file.py:function.
+        margin_model: measure margins with this model instead of training one: a run, a built-in name (with
+            --margin-weights), module:function or path/to/file.py:function.
+        margin_weights: weights of --margin-model: .safetensors or a state dict.
         data: folder with the pools you imported, such as DATA/cifar10 and DATA/cifar10-generated-1m.
         work: folder for runs, margins, plans and evaluations.
         out: folder for results.
@@ -85,10 +91,14 @@ def run_experiments(
     if seeds is not None and seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
     chosen = [find_experiment(name) for name in names]
+    outside = _choose_margin_model(margin_model, margin_weights)
+    if outside is not None:
+        chosen = [use_margin_model(one, outside) if isinstance(one, Experiment) else one for one in chosen]
     if model is not None and ".py:" in model:  # runs are resumed, and read, from other folders too
         model = f"{Path(model.rpartition(':')[0]).resolve()}:{model.rpartition(':')[2]}"
+    told = margin_model if margin_weights is None else f"{margin_model} {margin_weights.resolve()}"
     own = _choose_images(pool, generated, test, dataset)
-    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model)
+    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model, told)
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):
             change_setting(find_setting(preset, dataset), changes)
@@ -114,6 +124,14 @@ def run_experiments(
         if experiment.figure != "none":
             print(f"picture: {picture_path(experiment, workspace, out)}")
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
+
+
+def _choose_margin_model(source: str | None, weights: Path | None) -> OutsideModel | None:
+    if source is None:
+        if weights is not None:
+            raise PumaError("--margin-weights belong to a --margin-model; give that too.")
+        return None
+    return OutsideModel(source, None if weights is None else str(weights))
 
 
 def _choose_images(

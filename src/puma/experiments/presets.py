@@ -8,6 +8,7 @@ from typing import get_args
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
 from puma.experiments.spec import GeneratedAmount, NetRole
+from puma.files import hash_json
 from puma.margins.search import find_method
 from puma.pools import Pool
 from puma.training import TrainConfig, find_recipe
@@ -205,6 +206,7 @@ class SettingChanges:
         attacks: what is evaluated: clean, cw, pgd20, autoattack.
         own: pools of the user's instead of the data set.
         model: a net of the user's, or a built-in one, for every row; rows that compare nets are left out.
+        margin_model: what margins are measured with instead of a model that is trained here: source and weights.
     """
 
     samples_seen: int | None = None
@@ -216,6 +218,7 @@ class SettingChanges:
     attacks: tuple[str, ...] = field(default=())
     own: OwnImages | None = None
     model: str | None = None
+    margin_model: str | None = None
 
 
 def find_setting(preset: str, dataset: str | None = None) -> ExperimentSetting:
@@ -251,8 +254,11 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
         evaluation = replace(evaluation, attacks=tuple(dict.fromkeys(("clean", "cw", *changes.attacks))))
     told = {
         name: getattr(changes, name)
-        for name in ("model", "samples_seen", "batch_size", "eps", "test_samples", "method")
+        for name in ("model", "margin_model", "samples_seen", "batch_size", "eps", "test_samples", "method")
     }
+    for name in ("model", "margin_model"):  # files of one name in two folders are told apart
+        if told[name] is not None and "/" in told[name]:
+            told[name] = f"{told[name].rpartition('/')[2]} {hash_json([told[name]])[:6]}"
     words = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
                       for name, value in told.items() if value is not None)  # fmt: skip
     return replace(setting, nets=nets, evaluation=evaluation, method=changes.method or setting.method, changed=words)

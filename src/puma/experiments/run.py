@@ -160,7 +160,8 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
         pools = workspace.find_pools(ModelSpec()).pools
         path = workspace.measure_margins(row.wants, pools, seed)
         progress.files[row.name][seed] = SeedFiles(seed, pools=pools, margins=path)
-        commit = workspace.read_commit(workspace.train_model(row.wants.by, seed))
+        by = row.wants.by
+        commit = workspace.read_commit(workspace.train_model(by, seed)) if isinstance(by, ModelSpec) else find_commit()
         progress.add(row, seed, row.at, summarise_margins(path, workspace.setting.eps), commit)
         return
     model, pools = row.wants, workspace.find_pools(row.wants).pools

@@ -5,7 +5,7 @@ role, and an ``ExperimentSetting`` fills them in. Specifications are values, so 
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from puma.perceptron import FigureName
@@ -35,10 +35,18 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class OutsideModel:
+    """A margin model that is not trained here: a run folder, ``file.py:function`` or built-in name, and its weights."""
+
+    source: str
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
 class MarginSpec:
     """Margins: by which model, found how; None takes the method of the setting."""
 
-    by: ModelSpec = field(default_factory=ModelSpec)
+    by: ModelSpec | OutsideModel = field(default_factory=ModelSpec)
     method: str | None = None
 
 
@@ -175,6 +183,27 @@ def specify_pruning(easy: float = 0.0, difficult: float = 0.0, random: float = 0
     return ModelSpec(PlanSpec(easy, difficult, random, score="cd_clean", strength="constant"))
 
 
+def use_margin_model(experiment: Experiment, outside: OutsideModel) -> Experiment:
+    """Let rows measure margins with a model from outside; those of iterated rows stay with the round before."""
+
+    def exchange_margins(margins: MarginSpec) -> MarginSpec:
+        if isinstance(margins.by, OutsideModel):
+            return margins
+        plain = margins.by.plan is None and margins.by.online is None
+        return replace(margins, by=outside if plain else exchange_model(margins.by))
+
+    def exchange_model(model: ModelSpec) -> ModelSpec:
+        if model.plan is None or not model.plan.needs_margins:
+            return model
+        return replace(model, plan=replace(model.plan, margins=exchange_margins(model.plan.margins)))
+
+    def exchange_row(row: RowSpec) -> RowSpec:
+        wants = row.wants
+        return replace(row, wants=exchange_margins(wants) if isinstance(wants, MarginSpec) else exchange_model(wants))
+
+    return replace(experiment, rows=tuple(map(exchange_row, experiment.rows)))
+
+
 def name_model(model: ModelSpec) -> str:
     """Name a model in a few words that can stand in a file name."""
     words = ["trades" if model.plan is None and model.online is None else ""]
@@ -193,7 +222,8 @@ def name_model(model: ModelSpec) -> str:
 def iterate_models(wants: ModelSpec | MarginSpec) -> Iterator[ModelSpec]:
     """Yield every model that has to be trained, those that are built on first."""
     if isinstance(wants, MarginSpec):
-        yield from iterate_models(wants.by)
+        if isinstance(wants.by, ModelSpec):
+            yield from iterate_models(wants.by)
         return
     if wants.plan is not None:
         if wants.plan.needs_margins:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,9 +16,10 @@ from puma.evaluation import evaluate_pool, has_evaluation, write_evaluation
 from puma.experiments.images import ImageLibrary, SettingPools
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.results import find_commit
-from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, PlanSpec, name_model
+from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, OutsideModel, PlanSpec, name_model
 from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
+from puma.models import fingerprint_model
 from puma.planning import Plan
 from puma.planning.build import Pruning, Strength, make_plan
 from puma.pools import Origin, Pool, open_pools
@@ -100,20 +101,26 @@ class Workspace:
         return config
 
     def measure_margins(self, spec: MarginSpec, pools: Sequence[Path], seed: int) -> Path:
-        """Return the margins of pools, by a model that is trained first."""
-        run = self.train_model(spec.by, seed)
+        """Return the margins of pools, by a model that is trained first unless it comes from outside."""
         pool, method = open_pools(pools), spec.method or self.setting.method
         norm = self.setting.nets["main"].attack.norm
-        weights = hash_file(run / "model.safetensors")
-        key = _hash_key({"model": weights, "pools": pool.fingerprint, "method": method, "norm": norm})
-        out = self.path / "margins" / f"by-{name_model(spec.by)}-{method}-seed{seed}-{key}.parquet"
+        if isinstance(spec.by, OutsideModel):
+            by, name = spec.by, f"by-outside-{method}"  # the same for every seed
+            identity = fingerprint_model(self._load_model(by, pool), pool.image_shape)
+        else:
+            run = self.train_model(spec.by, seed)
+            by, name = OutsideModel(str(run)), f"by-{name_model(spec.by)}-{method}-seed{seed}"
+            identity = hash_file(run / "model.safetensors")
+        key = _hash_key({"model": identity, "pools": pool.fingerprint, "method": method, "norm": norm})
+        out = self.path / "margins" / f"{name}-{key}.parquet"
         with lock(out, wait=True) as held:
             if not out.is_file() and self.processes > 1:
-                words = [*map(str, pools), "--model", str(run), "--method", method, "--norm", norm, "--out", str(out)]
+                words = [*map(str, pools), "--model", by.source, "--method", method, "--norm", norm, "--out", str(out)]
+                words += ["--weights", by.weights] if by.weights else []
                 self._run_processes("margins", *words, "--device", self._device, held=held)
             elif not out.is_file():
-                model = self._load_model(run, pool)
-                measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
+                model = self._load_model(by, pool)
+                measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=by.source)
         return out
 
     def count_difficulty(self, model: ModelSpec, seed: int) -> Path:
@@ -161,7 +168,7 @@ class Workspace:
             if not has_evaluation(out):
                 place = resolve_device(self._device)
                 result = evaluate_pool(
-                    self._load_model(run, pool),
+                    self._load_model(OutsideModel(str(run)), pool),
                     pool,
                     eps,
                     config,
@@ -177,9 +184,10 @@ class Workspace:
     def _device(self) -> str:
         return self.setting.nets["main"].compute.device
 
-    def _load_model(self, run: Path, pool: Pool) -> nn.Module:
-        with explain_damage(run):
-            loaded = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
+    def _load_model(self, by: OutsideModel, pool: Pool) -> nn.Module:
+        made_here = Path(by.source).is_relative_to(self.path)
+        with explain_damage(Path(by.source)) if made_here else nullcontext():
+            loaded = load_model(by.source, pool.num_classes, weights=by.weights, channels=pool.image_shape[2])
         return loaded.to(resolve_device(self._device))
 
     def _resolve_online(self, online: OnlineSpec) -> OnlineConfig:
