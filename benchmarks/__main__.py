@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "margins", "online", "perceptron", "plan", "pools", "report", "train_step"]
+NAMES = ["attacks", "generation", "margins", "online", "perceptron", "plan", "pools", "report", "train_step"]
 
 
 def main() -> None:
