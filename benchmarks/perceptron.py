@@ -7,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from puma.perceptron.logistic import fit_logistic
-from puma.perceptron.overlap import overlap
-from puma.perceptron.pruning import Pruning
-from puma.perceptron.reference import fit_logistic_slowly
-from puma.perceptron.run import run_study
-from puma.perceptron.sampling import Task, draw_lesson
-from puma.perceptron.study import PAPER_FIGURES, Study
+from puma.perceptron.problem import PerceptronTask, PoolPruning, draw_training_set, measure_overlap
+from puma.perceptron.students import fit_logistic, fit_logistic_slowly
+from puma.perceptron.study_design import PAPER_FIGURES, PerceptronStudy
+from puma.perceptron.study_run import run_study
 
 ALPHAS = (0.5, 2.0, 8.0, 16.0)
-PRUNINGS = (Pruning(), Pruning("pe", 0.1), Pruning("pd", 0.1))
+PRUNINGS = (PoolPruning(), PoolPruning("pe", 0.1), PoolPruning("pd", 0.1))
 
 
 def main() -> None:
@@ -25,7 +22,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         jobs = os.cpu_count() or 1
-        run_study(Study(figures=PAPER_FIGURES), Path(folder), jobs=jobs, progress=False)
+        run_study(PerceptronStudy(figures=PAPER_FIGURES), Path(folder), jobs=jobs, progress=False)
         took = time.perf_counter() - begun
         print(f"four figures, 5720 students, 52 theory curves, {jobs} jobs: {took:.0f} s")
     print(f"load {os.getloadavg()[0]:.1f}")
@@ -38,13 +35,13 @@ def compare() -> None:
         differences = []
         for pruning in PRUNINGS:
             for eps in (0.0, 0.001, 0.01):
-                lesson = draw_lesson(Task(alpha, pruning), eps, seed=0)
+                drawn = draw_training_set(PerceptronTask(alpha, pruning), eps, seed=0)
                 begun = time.process_time()
-                fast = fit_logistic(lesson.samples, eps)
+                fast = fit_logistic(drawn.samples, eps)
                 middle = time.process_time()
-                slow = fit_logistic_slowly(lesson.samples, eps)
+                slow = fit_logistic_slowly(drawn.samples, eps)
                 times += (middle - begun, time.process_time() - middle)
-                ours, theirs = (overlap(weights, lesson.teacher).error for weights in (fast.weights, slow))
+                ours, theirs = (measure_overlap(weights, drawn.teacher).error for weights in (fast.weights, slow))
                 differences.append(abs(ours / theirs - 1))
         fast_time, slow_time = times / (3 * len(PRUNINGS))
         worst = max(differences)

@@ -5,44 +5,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from puma.perceptron.claims import RULES, Claim, Rule, judge, markdown
-from puma.perceptron.curves import Curve, CurveKey
-from puma.perceptron.evidence import Evidence
-from puma.perceptron.newton import Array
-from puma.perceptron.points import Outcome, Point, compute
-from puma.perceptron.results import Results
+from puma.perceptron.claims import CLAIM_RULES, Claim, ClaimRule, Evidence, format_claims, judge_claims
+from puma.perceptron.problem import Array
 from puma.perceptron.students import Logistic
-from puma.perceptron.study import Series, Study
+from puma.perceptron.study_design import FigureLine, PerceptronStudy, StudyResults
+from puma.perceptron.sweep import StudentOutcome, StudyPoint, compute_points
+from puma.perceptron.theory import CurveKey, TheoryCurve
 
-NO_OUTCOMES: dict[Point, Outcome] = {}
-NO_CURVES: dict[CurveKey, Curve] = {}
+NO_OUTCOMES: dict[StudyPoint, StudentOutcome] = {}
+NO_CURVES: dict[CurveKey, TheoryCurve] = {}
 
 
 @dataclass(frozen=True)
 class OnDemand(Evidence):
     """Evidence that trains the students a claim asks for, when it asks."""
 
-    known: dict[tuple[Series, float], Array]
+    known: dict[tuple[FigureLine, float], Array]
 
-    def errors(self, line: Series, alpha: float) -> Array:
+    def errors(self, line: FigureLine, alpha: float) -> Array:
         if (line, alpha) not in self.known:
             study = replace(self.results.study, alphas=(alpha,))
-            found = [compute([point])[0].error for point in line.points(study)]
+            found = [compute_points([point])[0].error for point in line.points(study)]
             self.known[line, alpha] = np.array(found)
         return self.known[line, alpha]
 
 
 @pytest.fixture(scope="module")
 def evidence() -> OnDemand:
-    study = Study(alphas=(0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 8.0), seeds=6)
-    return OnDemand(Results(study, NO_OUTCOMES, NO_CURVES), Logistic(), {})
+    study = PerceptronStudy(alphas=(0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 8.0), seeds=6)
+    return OnDemand(StudyResults(study, NO_OUTCOMES, NO_CURVES), Logistic(), {})
 
 
-CHECKS = [rule for rule in RULES if rule.number[0].isdigit()]
+CHECKS = [rule for rule in CLAIM_RULES if rule.number[0].isdigit()]
 
 
 @pytest.mark.parametrize("rule", CHECKS, ids=lambda rule: f"{rule.number}: {rule.quantity}")
-def test_check(rule: Rule, evidence: OnDemand) -> None:
+def test_check(rule: ClaimRule, evidence: OnDemand) -> None:
     claim = rule.judge(evidence)
     assert claim.is_check
     assert claim.verdict == "holds", f"{claim.value} is not {claim.criterion}"
@@ -53,13 +51,13 @@ def test_all_nine_checks_are_there() -> None:
 
 
 def test_what_is_not_computed_is_not_judged() -> None:
-    claims = judge(Evidence(Results(Study(), NO_OUTCOMES, NO_CURVES), Logistic()))
+    claims = judge_claims(Evidence(StudyResults(PerceptronStudy(), NO_OUTCOMES, NO_CURVES), Logistic()))
     assert {claim.verdict for claim in claims} == {"not measured"}
 
 
 def test_verdicts_follow_the_range(evidence: OnDemand) -> None:
-    rule = Rule("A", "statement", "quantity", lambda _: 0.5, low=0.4, high=0.6)
+    rule = ClaimRule("A", "statement", "quantity", lambda _: 0.5, low=0.4, high=0.6)
     assert rule.judge(evidence) == Claim("A", "statement", "quantity", 0.5, "0.4 to 0.6", "holds")
     assert replace(rule, low=0.51).judge(evidence).verdict == "does not hold"
     assert not rule.judge(evidence).is_check
-    assert "| A | statement | quantity | 0.5 | 0.4 to 0.6 | holds |" in markdown([rule.judge(evidence)])
+    assert "| A | statement | quantity | 0.5 | 0.4 to 0.6 | holds |" in format_claims([rule.judge(evidence)])

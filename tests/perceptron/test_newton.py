@@ -5,12 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puma.perceptron.logistic import LogisticLoss, fit_logistic
-from puma.perceptron.newton import Array, duality_gap, face_step, soft_threshold, worst_margin
-from puma.perceptron.overlap import overlap
-from puma.perceptron.pruning import Pruning
-from puma.perceptron.reference import fit_logistic_slowly
-from puma.perceptron.sampling import Task, draw_lesson
+from puma.perceptron.newton import duality_gap, face_step, soft_threshold, worst_margin
+from puma.perceptron.problem import Array, PerceptronTask, PoolPruning, draw_training_set, measure_overlap
+from puma.perceptron.students import LogisticLoss, fit_logistic, fit_logistic_slowly
 
 RIDGE = 1e-3
 
@@ -59,40 +56,40 @@ def test_every_problem_is_solved_to_a_certified_distance(
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.001, 0.01, 0.05])
-@pytest.mark.parametrize("pruning", [Pruning(), Pruning("pe", 0.1), Pruning("pd", 0.1)])
-def test_the_slow_reference_agrees(pruning: Pruning, eps: float) -> None:
-    lesson = draw_lesson(Task(3.0, pruning, dimension=40), eps, seed=0)
-    fast = fit_logistic(lesson.samples, eps)
-    slow = fit_logistic_slowly(lesson.samples, eps)
+@pytest.mark.parametrize("pruning", [PoolPruning(), PoolPruning("pe", 0.1), PoolPruning("pd", 0.1)])
+def test_the_slow_reference_agrees(pruning: PoolPruning, eps: float) -> None:
+    drawn = draw_training_set(PerceptronTask(3.0, pruning, dimension=40), eps, seed=0)
+    fast = fit_logistic(drawn.samples, eps)
+    slow = fit_logistic_slowly(drawn.samples, eps)
     assert fast.converged
-    ours = primal(lesson.samples, fast.weights, eps, 1e-5)
-    theirs = primal(lesson.samples, slow, eps, 1e-5)
+    ours = primal(drawn.samples, fast.weights, eps, 1e-5)
+    theirs = primal(drawn.samples, slow, eps, 1e-5)
     assert ours <= theirs + 1e-14
     assert theirs - ours < 1e-6
-    expected = overlap(slow, lesson.teacher).error
-    assert overlap(fast.weights, lesson.teacher).error == pytest.approx(expected, rel=5e-3)
+    expected = measure_overlap(slow, drawn.teacher).error
+    assert measure_overlap(fast.weights, drawn.teacher).error == pytest.approx(expected, rel=5e-3)
 
 
 def test_a_start_changes_nothing_but_the_time() -> None:
-    lesson = draw_lesson(Task(2.0, dimension=40), 0.0, seed=1)
-    usual = fit_logistic(lesson.samples, 0.01)
-    other = fit_logistic(lesson.samples, 0.01, start=np.zeros(40))
+    drawn = draw_training_set(PerceptronTask(2.0, dimension=40), 0.0, seed=1)
+    usual = fit_logistic(drawn.samples, 0.01)
+    other = fit_logistic(drawn.samples, 0.01, start=np.zeros(40))
     size = float(np.linalg.norm(usual.weights))
     np.testing.assert_allclose(other.weights, usual.weights, rtol=0, atol=3e-7 * size)
 
 
 def test_a_strong_attack_leaves_exactly_zero_weights() -> None:
-    lesson = draw_lesson(Task(8.0, Pruning("pe", 0.05), dimension=20), 0.0, seed=0)
-    found = fit_logistic(lesson.samples, 0.9)
+    drawn = draw_training_set(PerceptronTask(8.0, PoolPruning("pe", 0.05), dimension=20), 0.0, seed=0)
+    found = fit_logistic(drawn.samples, 0.9)
     assert found.converged
     assert found.gap == 0
     assert not found.weights.any()
 
 
 def test_a_far_start_that_unsettles_the_pivoting_still_converges() -> None:
-    lesson = draw_lesson(Task(0.5, dimension=200), 0.0, seed=0)
-    clean = fit_logistic(lesson.samples, 0.0)
-    assert fit_logistic(lesson.samples, 0.2, start=clean.weights).converged
+    drawn = draw_training_set(PerceptronTask(0.5, dimension=200), 0.0, seed=0)
+    clean = fit_logistic(drawn.samples, 0.0)
+    assert fit_logistic(drawn.samples, 0.2, start=clean.weights).converged
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,19 +7,21 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.special import ndtr
 
 from puma.errors import PumaError
-from puma.perceptron.ensemble import Coordinates, Ensemble
-from puma.perceptron.logistic_theory import LogisticTheory, lifted_pull
-from puma.perceptron.maxmargin import fit_maxmargin
-from puma.perceptron.newton import Array
-from puma.perceptron.overlap import overlap
-from puma.perceptron.points import Point, compute
-from puma.perceptron.pruning import Pruning, kept_range
-from puma.perceptron.sampling import Task, draw_lesson
-from puma.perceptron.students import Logistic
-from puma.perceptron.teacher import TeacherKind
-from puma.perceptron.theory import crossover_alpha, predict
+from puma.perceptron.problem import (
+    Array,
+    PerceptronTask,
+    PoolPruning,
+    TeacherKind,
+    draw_training_set,
+    kept_range,
+    measure_overlap,
+)
+from puma.perceptron.students import Logistic, fit_maxmargin
+from puma.perceptron.sweep import StudyPoint, compute_points
+from puma.perceptron.theory import crossover_alpha, predict_students
+from puma.perceptron.theory_equations import Ensemble, FreeCoordinates, LogisticTheory, lifted_pull
 
-PRUNINGS = [Pruning(), Pruning("pe", 0.2), Pruning("pd", 0.2), Pruning("pe", 0.2, filtered=True)]
+PRUNINGS = [PoolPruning(), PoolPruning("pe", 0.2), PoolPruning("pd", 0.2), PoolPruning("pe", 0.2, filtered=True)]
 
 
 def density(value: float) -> float:
@@ -36,14 +38,14 @@ def moments(tau: float) -> tuple[float, float]:
 
 @pytest.mark.parametrize("tau", [0.01, 0.3, 1.5])
 def test_free_coordinates_match_numerical_integrals(tau: float) -> None:
-    ensemble = Ensemble.of(Pruning(), 0.01, 200, "axis")
-    found = Coordinates.at(ensemble, np.log(tau))
+    ensemble = Ensemble.of(PoolPruning(), 0.01, 200, "axis")
+    found = FreeCoordinates.at(ensemble, np.log(tau))
     assert (found.rho, found.gain) == pytest.approx(moments(tau), rel=1e-8)
-    near = Coordinates.at(ensemble, np.log(tau * 1.001))
+    near = FreeCoordinates.at(ensemble, np.log(tau * 1.001))
     assert (near.gain - found.gain) / (near.rho - found.rho) == pytest.approx(tau, rel=1e-2)
 
 
-def margin_at(overlap_: float, tau: float, alpha: float, eps: float, pruning: Pruning, dense: bool) -> float:
+def margin_at(overlap_: float, tau: float, alpha: float, eps: float, pruning: PoolPruning, dense: bool) -> float:
     """Solve the constraint for kappa at given order parameters, by plain quadrature over u."""
     floor = eps * (np.sqrt(400 / np.pi) if dense else 1.0) if pruning.filtered else 0.0
     low, high = kept_range(pruning.strategy, pruning.keep, floor)
@@ -67,8 +69,8 @@ def margin_at(overlap_: float, tau: float, alpha: float, eps: float, pruning: Pr
 
 @pytest.mark.parametrize("pruning", PRUNINGS[:3])
 @pytest.mark.parametrize("alpha", [0.5, 2.5])
-def test_without_attack_it_is_the_largest_margin_over_overlaps(pruning: Pruning, alpha: float) -> None:
-    (found,) = predict([alpha], pruning)
+def test_without_attack_it_is_the_largest_margin_over_overlaps(pruning: PoolPruning, alpha: float) -> None:
+    (found,) = predict_students([alpha], pruning)
     best = minimize_scalar(
         lambda r: -margin_at(r, 0.0, alpha, 0.0, pruning, False), bounds=(0.0, 0.9999), method="bounded",
         options={"xatol": 1e-7},
@@ -78,11 +80,11 @@ def test_without_attack_it_is_the_largest_margin_over_overlaps(pruning: Pruning,
 
 
 @pytest.mark.parametrize(("teacher", "eps"), [("axis", 0.1), ("dense", 0.03)])
-@pytest.mark.parametrize("pruning", [Pruning(), Pruning("pd", 0.3)])
+@pytest.mark.parametrize("pruning", [PoolPruning(), PoolPruning("pd", 0.3)])
 def test_under_attack_it_is_the_largest_margin_over_overlaps_and_thresholds(
-    pruning: Pruning, teacher: TeacherKind, eps: float
+    pruning: PoolPruning, teacher: TeacherKind, eps: float
 ) -> None:
-    (found,) = predict([0.6], pruning, eps, teacher=teacher)
+    (found,) = predict_students([0.6], pruning, eps, teacher=teacher)
 
     def loss(state: Array) -> float:
         return -margin_at(float(state[0]), float(state[1]), 0.6, eps, pruning, teacher == "dense")
@@ -93,10 +95,10 @@ def test_under_attack_it_is_the_largest_margin_over_overlaps_and_thresholds(
 
 
 def test_known_values() -> None:
-    cases = [(Pruning(), 4.0, 0.0631), (Pruning(), 8.0, 0.0183)]
-    cases += [(Pruning("pe", 0.2), 8.0, 0.00077), (Pruning("pd", 0.2), 8.0, 0.00335)]
+    cases = [(PoolPruning(), 4.0, 0.0631), (PoolPruning(), 8.0, 0.0183)]
+    cases += [(PoolPruning("pe", 0.2), 8.0, 0.00077), (PoolPruning("pd", 0.2), 8.0, 0.00335)]
     for pruning, alpha, expected in cases:
-        (found,) = predict([alpha], pruning)
+        (found,) = predict_students([alpha], pruning)
         assert found.error == pytest.approx(expected, rel=6e-3)
 
 
@@ -109,11 +111,11 @@ def test_crossover() -> None:
 @pytest.mark.parametrize("eps", [0.0, 0.001, 0.01, 0.05])
 def test_no_solution_is_lost(eps: float, student: Logistic | None) -> None:
     alphas = [0.3, 1.9, 2.1, 32.0]
-    cases = [Pruning(), Pruning("pe", 0.3), Pruning("pe", 0.01), Pruning("pd", 0.01)]
+    cases = [PoolPruning(), PoolPruning("pe", 0.3), PoolPruning("pe", 0.01), PoolPruning("pd", 0.01)]
     if eps:
-        cases += [Pruning("pe", 0.01, filtered=True)]
+        cases += [PoolPruning("pe", 0.01, filtered=True)]
     for pruning in cases:
-        found = predict(alphas, pruning, eps, student=student)
+        found = predict_students(alphas, pruning, eps, student=student)
         errors = np.array([prediction.error for prediction in found])
         if student is not None or eps == 0 or pruning.filtered or pruning.strategy == "pd":
             assert np.isfinite(errors).all()
@@ -123,16 +125,16 @@ def test_no_solution_is_lost(eps: float, student: Logistic | None) -> None:
 
 
 def test_a_curve_does_not_depend_on_its_other_points() -> None:
-    (alone,) = predict([2.0], Pruning("pe", 0.05), student=Logistic())
-    among = predict([0.4, 2.0, 9.0], Pruning("pe", 0.05), student=Logistic())[1]
+    (alone,) = predict_students([2.0], PoolPruning("pe", 0.05), student=Logistic())
+    among = predict_students([0.4, 2.0, 9.0], PoolPruning("pe", 0.05), student=Logistic())[1]
     assert alone.error == pytest.approx(among.error, rel=1e-5)
-    backwards = predict([9.0, 2.0], Pruning("pe", 0.05))
+    backwards = predict_students([9.0, 2.0], PoolPruning("pe", 0.05))
     assert [prediction.alpha for prediction in backwards] == [9.0, 2.0]
 
 
 def test_at_a_strong_ridge_the_student_is_the_mean_sample() -> None:
     ridge, alpha, eps = 50.0, 2.0, 0.1
-    (found,) = predict([alpha], Pruning(), eps, student=Logistic(ridge))
+    (found,) = predict_students([alpha], PoolPruning(), eps, student=Logistic(ridge))
     lift = (np.sqrt(2 / np.pi) - eps) / (2 * ridge)
     tau = eps * np.sqrt(alpha * 200)
     square = 2 * ((1 + tau**2) * ndtr(-tau) - tau * density(tau))
@@ -143,18 +145,18 @@ def test_at_a_strong_ridge_the_student_is_the_mean_sample() -> None:
 
 @pytest.mark.parametrize("eps", [0.0, 0.01])
 def test_at_a_vanishing_ridge_the_logistic_student_is_the_hard_margin_one(eps: float) -> None:
-    (hard,) = predict([1.0], Pruning(), eps)
+    (hard,) = predict_students([1.0], PoolPruning(), eps)
     # the approach is slow, as one over the logarithm of the ridge
     gaps = []
     for ridge in (1e-4, 1e-7, 1e-12):
-        (soft,) = predict([1.0], Pruning(), eps, student=Logistic(ridge))
+        (soft,) = predict_students([1.0], PoolPruning(), eps, student=Logistic(ridge))
         gaps.append(abs(soft.error / hard.error - 1))
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.02
 
 
 def test_the_averages_over_samples_are_those_of_a_large_draw() -> None:
-    ensemble = Ensemble.of(Pruning("pe", 0.3, filtered=True), 0.02, 200, "axis")
+    ensemble = Ensemble.of(PoolPruning("pe", 0.3, filtered=True), 0.02, 200, "axis")
     rng = np.random.default_rng(0)
     u = np.abs(rng.standard_normal(1_000_000))
     u = u[(u > ensemble.low) & (u < ensemble.high)]
@@ -176,16 +178,16 @@ def test_the_lifted_pull_solves_its_equation() -> None:
 
 @pytest.mark.parametrize("teacher", ["axis", "dense"])
 @pytest.mark.parametrize("pruning", PRUNINGS)
-def test_hard_margin_students_meet_it(pruning: Pruning, teacher: TeacherKind) -> None:
+def test_hard_margin_students_meet_it(pruning: PoolPruning, teacher: TeacherKind) -> None:
     eps, errors, margins = 0.01, [], []
     for seed in range(6):
-        lesson = draw_lesson(Task(2.5, pruning, 150, teacher), eps, seed)
-        found = fit_maxmargin(lesson.samples, eps)
+        drawn = draw_training_set(PerceptronTask(2.5, pruning, 150, teacher), eps, seed)
+        found = fit_maxmargin(drawn.samples, eps)
         assert found.converged
         if found.separable:
-            errors.append(overlap(found.weights, lesson.teacher).error)
+            errors.append(measure_overlap(found.weights, drawn.teacher).error)
             margins.append(found.margin)
-    (expected,) = predict([2.5], pruning, eps, dimension=150, teacher=teacher)
+    (expected,) = predict_students([2.5], pruning, eps, dimension=150, teacher=teacher)
     if not expected.separable:
         assert len(errors) <= 3
         return
@@ -194,15 +196,15 @@ def test_hard_margin_students_meet_it(pruning: Pruning, teacher: TeacherKind) ->
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.01])
-@pytest.mark.parametrize("pruning", [*PRUNINGS[:3], Pruning("pe", 0.02)])
-def test_logistic_students_meet_it_separable_or_not(pruning: Pruning, eps: float) -> None:
-    task = Task(6.0, pruning)
-    outcomes = [compute([Point(task, Logistic(), eps, seed)])[0] for seed in range(6)]
-    (expected,) = predict([6.0], pruning, eps, student=Logistic())
+@pytest.mark.parametrize("pruning", [*PRUNINGS[:3], PoolPruning("pe", 0.02)])
+def test_logistic_students_meet_it_separable_or_not(pruning: PoolPruning, eps: float) -> None:
+    task = PerceptronTask(6.0, pruning)
+    outcomes = [compute_points([StudyPoint(task, Logistic(), eps, seed)])[0] for seed in range(6)]
+    (expected,) = predict_students([6.0], pruning, eps, student=Logistic())
     assert np.mean([outcome.norm for outcome in outcomes]) == pytest.approx(expected.norm, rel=0.08)
     assert np.mean([outcome.error for outcome in outcomes]) == pytest.approx(expected.error, rel=0.2)
 
 
 def test_alpha_must_be_positive() -> None:
     with pytest.raises(PumaError, match="positive"):
-        predict([0.0], Pruning())
+        predict_students([0.0], PoolPruning())

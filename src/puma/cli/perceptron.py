@@ -7,12 +7,11 @@ from typing import Annotated
 import tyro
 
 from puma.errors import PumaError
-from puma.perceptron import FigureName, StudentName, Study, TeacherKind, run_study
+from puma.perceptron import FigureName, PerceptronStudy, StudentName, TeacherKind, run_study
 from puma.perceptron.claims import Claim
-from puma.perceptron.descent import Descent, DescentLoss
-from puma.perceptron.run import needed_curves, needed_points
-from puma.perceptron.sampling import Probe
-from puma.perceptron.study import ALPHAS, FIGURES, KEEPS
+from puma.perceptron.problem import Probe
+from puma.perceptron.students import DescentLoss, GradientDescent
+from puma.perceptron.study_design import ALPHAS, FIGURES, KEEPS, needed_curves, needed_points
 
 
 def study_perceptron(
@@ -57,7 +56,7 @@ def study_perceptron(
         dry_run: only tell what would be computed.
         check: fail when one of the nine checks does not hold or was not measured.
     """
-    study = Study(
+    study = PerceptronStudy(
         figures=figures,
         alphas=alphas,
         keeps=keeps,
@@ -67,7 +66,7 @@ def study_perceptron(
         teacher=teacher,
         probe=Probe(probe_angle, probe_signed),
         ridge=ridge,
-        descent=Descent(loss, steps, rate, batch),
+        descent=GradientDescent(loss, steps, rate, batch),
     )
     if dry_run:
         points, curves = needed_points(study), needed_curves(study)

@@ -40,10 +40,8 @@ from puma.experiments.spec import (
 from puma.experiments.workspace import Workspace, summarise_plan
 from puma.files import lock
 from puma.margins import read_margins
-from puma.perceptron import Study, run_study
-from puma.perceptron.results import Results
-from puma.perceptron.run import needed_curves, needed_points
-from puma.perceptron.study import figures_of
+from puma.perceptron import PerceptronStudy, run_study
+from puma.perceptron.study_design import StudyResults, needed_curves, needed_points, plan_figures
 from puma.processes import resolve_device
 from puma.report.experiment_record import RECORD_FILE, ExperimentRecord, read_record, write_record
 from puma.report.rows import ReportRow, SeedFiles
@@ -251,14 +249,16 @@ def _merge_rows(rows: list[RowSpec], files: Mapping[str, Mapping[int, SeedFiles]
             yield ReportRow(row.name, tuple(seeds[seed] for seed in sorted(seeds)), row.baseline, paper)
 
 
-def build_study(figure: PerceptronFigure, preset: str, seeds: int | None) -> Study:
+def build_study(figure: PerceptronFigure, preset: str, seeds: int | None) -> PerceptronStudy:
     """Return the perceptron study at the size of a preset; small is the paper's size already."""
     if preset not in PRESETS:
         raise unknown_name("preset", preset, list(PRESETS))
     repeats = default_seeds(preset) if seeds is None else seeds
     if preset == "smoke":
-        return Study((figure.figure,), alphas=(1.0, 2.0, 4.0), keeps=(1.0, 0.5, 0.2), seeds=repeats, dimension=20)
-    return Study((figure.figure,), seeds=repeats)
+        return PerceptronStudy(
+            (figure.figure,), alphas=(1.0, 2.0, 4.0), keeps=(1.0, 0.5, 0.2), seeds=repeats, dimension=20
+        )
+    return PerceptronStudy((figure.figure,), seeds=repeats)
 
 
 def default_seeds(preset: str) -> int:
@@ -283,10 +283,10 @@ def run_perceptron_figure(
     return table, out / f"{name}.png"
 
 
-def _iterate_errors(results: Results, origin: ResultOrigin) -> Iterator[ResultLine]:
+def _iterate_errors(results: StudyResults, origin: ResultOrigin) -> Iterator[ResultLine]:
     """Yield the error of every strategy at every alpha and seed."""
     commit = find_commit()
-    for figure in figures_of(results.study):
+    for figure in plan_figures(results.study):
         series = {line.pruning.label: line for panel in figure.panels for line in panel.series}
         for label, line in series.items():
             for alpha in results.study.alphas:

@@ -1,37 +1,49 @@
 """The perceptron study: why pruning by margin fails or works in adversarial training, in a minute.
 
 A teacher labels Gaussian samples, a pool of them is pruned by margin, and a linear student is trained under
-an L_inf attack. Students, theory and figures stand alone: nothing else of the package is needed.
+an L_inf attack. Students, theory and figures stand alone: no other part of the package is needed.
 """
 
-from puma.perceptron.fgsm import fgsm
-from puma.perceptron.logistic import fit_logistic
-from puma.perceptron.maxmargin import fit_maxmargin
-from puma.perceptron.overlap import overlap
-from puma.perceptron.pruning import Pruning
-from puma.perceptron.run import run_study
-from puma.perceptron.sampling import Probe, Task, draw_lesson
-from puma.perceptron.students import Logistic, MaxMargin, StudentName
-from puma.perceptron.study import FigureName, Study
-from puma.perceptron.teacher import TeacherKind
-from puma.perceptron.theory import crossover_alpha, predict
+from puma.perceptron.problem import (
+    PerceptronTask,
+    PoolPruning,
+    Probe,
+    TeacherKind,
+    draw_training_set,
+    measure_overlap,
+)
+from puma.perceptron.students import (
+    GradientDescent,
+    Logistic,
+    MaxMargin,
+    StudentName,
+    attack_by_fgsm,
+    fit_logistic,
+    fit_maxmargin,
+    train_student,
+)
+from puma.perceptron.study_design import FigureName, PerceptronStudy
+from puma.perceptron.study_run import run_study
+from puma.perceptron.theory import crossover_alpha, predict_students
 
 __all__ = [
     "FigureName",
+    "GradientDescent",
     "Logistic",
     "MaxMargin",
+    "PerceptronStudy",
+    "PerceptronTask",
+    "PoolPruning",
     "Probe",
-    "Pruning",
     "StudentName",
-    "Study",
-    "Task",
     "TeacherKind",
+    "attack_by_fgsm",
     "crossover_alpha",
-    "draw_lesson",
-    "fgsm",
+    "draw_training_set",
     "fit_logistic",
     "fit_maxmargin",
-    "overlap",
-    "predict",
+    "measure_overlap",
+    "predict_students",
     "run_study",
+    "train_student",
 ]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
-Array = NDArray[np.float64]
+from puma.perceptron.problem import Array
 
 # samples whose curvature is below this part of the largest are left out of the Hessian
 _NEGLIGIBLE_CURVATURE = 1e-3
@@ -23,7 +23,7 @@ _NEGLIGIBLE_CURVATURE = 1e-3
 _NEAR = 1e-2
 
 
-class Loss(Protocol):
+class MarginLoss(Protocol):
     """A convex decreasing function of the margin, one value per sample."""
 
     def value(self, margin: Array) -> Array:
@@ -36,7 +36,7 @@ class Loss(Protocol):
 
 
 @dataclass(frozen=True)
-class Solution:
+class NewtonSolution:
     """Weights and a certificate: ``gap`` bounds ``P(weights) - min P``.
 
     The objective is ``ridge``-strongly convex, so ``distance = sqrt(2 gap / ridge)`` bounds how far the
@@ -51,9 +51,9 @@ class Solution:
     converged: bool
 
 
-def minimise(
+def minimise_objective(
     samples: Array,
-    loss: Loss,
+    loss: MarginLoss,
     *,
     eps: float,
     ridge: float,
@@ -61,7 +61,7 @@ def minimise(
     tolerance: float = 1e-7,
     max_steps: int = 200,
     precision: type[np.floating] = np.float32,
-) -> Solution:
+) -> NewtonSolution:
     """Minimise ``P`` from ``start`` until the certified distance is below ``tolerance * |w|``."""
     rough = samples.astype(precision, copy=False)
     weights = start.copy()
@@ -82,7 +82,7 @@ def minimise(
         hessian[np.diag_indices(len(face))] += ridge
         direction = np.zeros_like(weights)
         direction[face] = face_step(hessian, gradient, weights[face], signs[face])
-        line = Line.along(samples, margin, weights, direction, eps * signs, ridge)
+        line = LineSearch.along(samples, margin, weights, direction, eps * signs, ridge)
         longest = first_zero(weights[face], direction[face]) if eps else np.inf
         length = line.exact(loss, longest) if distance > _NEAR * size else 1.0
         length = line.sufficient(loss, length, float(gradient @ direction[face]))
@@ -91,7 +91,7 @@ def minimise(
         moved = weights + length * direction
         weights = np.where(moved * signs < 0, 0.0, moved)
         margin = margin + length * line.change
-    return Solution(weights, pull, gap, distance, step, converged)
+    return NewtonSolution(weights, pull, gap, distance, step, converged)
 
 
 def worst_margin(samples: Array, weights: Array, eps: float) -> Array:
@@ -136,15 +136,15 @@ def face_step(hessian: Array, gradient: Array, weights: Array, signs: Array) -> 
     A sign of zero leaves its variable unbounded. Where the pivoting does not settle, the Hessian is damped
     until it does: the answer is then that of a more careful model, and still leads downhill.
     """
-    step = pivot(hessian, gradient, weights, signs)
+    step = pivot_blocks(hessian, gradient, weights, signs)
     damping = 1e-3 * float(np.diag(hessian).mean())
     while step is None:
-        step = pivot(hessian + damping * np.eye(len(weights)), gradient, weights, signs)
+        step = pivot_blocks(hessian + damping * np.eye(len(weights)), gradient, weights, signs)
         damping *= 10
     return step
 
 
-def pivot(hessian: Array, gradient: Array, weights: Array, signs: Array) -> Array | None:
+def pivot_blocks(hessian: Array, gradient: Array, weights: Array, signs: Array) -> Array | None:
     """Block principal pivoting: all variables that violate their condition change sides at once.
 
     Returns None when the number of violations has not fallen three times in a row, or when rounding has
@@ -184,7 +184,7 @@ def first_zero(weights: Array, direction: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Line:
+class LineSearch:
     """The objective along a direction within one orthant, where margins are linear in the step."""
 
     margin: Array
@@ -197,18 +197,18 @@ class Line:
     @classmethod
     def along(
         cls, samples: Array, margin: Array, weights: Array, direction: Array, shift: Array, ridge: float
-    ) -> "Line":
+    ) -> "LineSearch":
         """Start at ``weights`` with their margins; ``shift`` is ``eps`` times the signs of the orthant."""
         change = samples @ direction - shift @ direction
         squares = (weights @ weights, weights @ direction, direction @ direction)
         return cls(margin, change, ridge, *map(float, squares))
 
-    def value(self, loss: Loss, length: float) -> float:
+    def value(self, loss: MarginLoss, length: float) -> float:
         """Return the objective after a step of this length."""
         square = self.norm_square + length * (2 * self.overlap + length * self.direction_square)
         return float(loss.value(self.margin + length * self.change).mean()) + self.ridge / 2 * square
 
-    def exact(self, loss: Loss, longest: float) -> float:
+    def exact(self, loss: MarginLoss, longest: float) -> float:
         """Return the length that minimises the objective, by a few guarded Newton steps in one dimension."""
         length = 1.0
         for _ in range(4):
@@ -219,7 +219,7 @@ class Line:
             length = min(max(length - first / second, length / 3), 3 * length, longest)
         return length
 
-    def sufficient(self, loss: Loss, length: float, slope: float) -> float:
+    def sufficient(self, loss: MarginLoss, length: float, slope: float) -> float:
         """Halve the length until the objective falls enough; 0 when it cannot fall any more."""
         begin = self.value(loss, 0.0)
         rounding = 4 * float(np.finfo(float).eps) * abs(begin)

@@ -1,17 +1,16 @@
-"""What a study consists of: its settings, and the figures with the points and curves that they need."""
+"""What a study consists of: its settings, the figures with the points and curves that they need, and its results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+import numpy as np
+
 from puma.errors import PumaError, unknown_name
-from puma.perceptron.curves import CurveKey
-from puma.perceptron.descent import Descent
-from puma.perceptron.points import Point
-from puma.perceptron.pruning import Pruning, Strategy
-from puma.perceptron.sampling import Probe, Task
-from puma.perceptron.students import STUDENTS, Logistic, MaxMargin, Student, StudentName
-from puma.perceptron.teacher import TEACHERS, TeacherKind
+from puma.perceptron.problem import TEACHERS, Array, PerceptronTask, PoolPruning, Probe, Strategy, TeacherKind
+from puma.perceptron.students import STUDENTS, GradientDescent, Logistic, MaxMargin, Student, StudentName
+from puma.perceptron.sweep import ResultCache, StudentOutcome, StudyPoint, run_curves, run_points
+from puma.perceptron.theory import CurveKey, TheoryCurve
 
 FigureName = Literal[
     "eps0", "eps0.001", "eps0.01", "filtered", "eps0.05", "dense", "gain", "probe", "theory", "crossover"
@@ -28,7 +27,7 @@ _CLIFF = (1.4, 1.55, 1.65, 1.75, 1.85, 1.9, 1.95, 2.0, 2.05, 2.1, 2.2, 2.4)
 
 
 @dataclass(frozen=True)
-class Study:
+class PerceptronStudy:
     """Which figures to make, and of what."""
 
     figures: tuple[FigureName, ...] = FIGURES
@@ -40,7 +39,7 @@ class Study:
     teacher: TeacherKind = "axis"
     probe: Probe = field(default_factory=Probe)
     ridge: float = 1e-5
-    descent: Descent = field(default_factory=Descent)
+    descent: GradientDescent = field(default_factory=GradientDescent)
 
     def __post_init__(self) -> None:
         for kind, chosen, known in (
@@ -57,9 +56,9 @@ class Study:
         if self.seeds < 1:
             raise PumaError(f"a study needs at least one seed, got {self.seeds}; change --seeds.")
         for alpha in self.alphas:
-            Task(alpha, dimension=self.dimension)
+            PerceptronTask(alpha, dimension=self.dimension)
         for keep in self.keeps:
-            Pruning("pe", keep)
+            PoolPruning("pe", keep)
         Logistic(self.ridge)
 
     def student(self, name: StudentName) -> Student:
@@ -77,21 +76,21 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Series:
+class FigureLine:
     """One line of a figure: a strategy and attack, over ``alpha`` and seeds."""
 
-    pruning: Pruning
+    pruning: PoolPruning
     eps: float
     teacher: TeacherKind
     student: Student
     probe: Probe = field(default_factory=Probe)
 
-    def points(self, study: Study) -> list[Point]:
+    def points(self, study: PerceptronStudy) -> list[StudyPoint]:
         """Return the points of this line."""
-        tasks = [Task(a, self.pruning, study.dimension, self.teacher, self.probe) for a in study.alphas]
-        return [Point(task, self.student, self.eps, seed) for task in tasks for seed in range(study.seeds)]
+        tasks = [PerceptronTask(a, self.pruning, study.dimension, self.teacher, self.probe) for a in study.alphas]
+        return [StudyPoint(task, self.student, self.eps, seed) for task in tasks for seed in range(study.seeds)]
 
-    def curve(self, study: Study) -> CurveKey | None:
+    def curve(self, study: PerceptronStudy) -> CurveKey | None:
         """Return the theory of this line: of its own student, or of the hard margin for gradient descent."""
         if self.probe.angle:
             return None
@@ -100,64 +99,64 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Panel:
+class FigurePanel:
     """A part of a figure. ``error`` shows the lines, ``ratio`` them over the same without attack."""
 
     title: str
-    series: tuple[Series, ...]
+    series: tuple[FigureLine, ...]
     kind: Literal["error", "ratio"] = "error"
 
-    def needed(self) -> Iterator[Series]:
+    def needed(self) -> Iterator[FigureLine]:
         """Yield the lines that must be computed: those shown, and for ratios those without attack."""
         for line in self.series:
             yield line
             if self.kind == "ratio":
-                yield without_attack(line)
+                yield remove_attack(line)
 
 
 @dataclass(frozen=True)
-class Figure:
+class StudyFigure:
     """A figure of the study; the crossover has no panels, it comes from theory alone."""
 
     name: str
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[FigurePanel, ...]
 
 
-def without_attack(line: Series) -> Series:
+def remove_attack(line: FigureLine) -> FigureLine:
     """Return the same line at ``eps = 0``."""
-    return Series(line.pruning, 0.0, line.teacher, line.student, line.probe)
+    return FigureLine(line.pruning, 0.0, line.teacher, line.student, line.probe)
 
 
-def figures_of(study: Study) -> list[Figure]:
+def plan_figures(study: PerceptronStudy) -> list[StudyFigure]:
     """Return the figures of a study, one per student where the student matters."""
     found = []
     for name in study.figures:
         for student in study.students:
             suffix = f"-{student}" if len(study.students) > 1 else ""
-            found.append(_figure(name, study, study.student(student), suffix))
+            found.append(_plan_figure(name, study, study.student(student), suffix))
     return list({figure.name: figure for figure in found}.values())
 
 
-def _figure(name: FigureName, study: Study, student: Student, suffix: str) -> Figure:
+def _plan_figure(name: FigureName, study: PerceptronStudy, student: Student, suffix: str) -> StudyFigure:
     if name == "crossover":
-        return Figure(name, "Where pruning easy samples starts to pay", ())
+        return StudyFigure(name, "Where pruning easy samples starts to pay", ())
     if name == "theory":
         pair = (0.5, 0.2)
         panels = _strategy_panels(study, MaxMargin(), 0.0, filtered=False, keeps=pair, teacher=study.teacher)
-        return Figure(name, "Hard-margin student and its theory", panels)
+        return StudyFigure(name, "Hard-margin student and its theory", panels)
     if name == "gain":
         sides: tuple[tuple[TeacherKind, str], ...] = (
             ("axis", "teacher on an axis"),
             ("dense", "dense teacher"),
         )
         gains = tuple(
-            Panel(title, tuple(Series(Pruning(), eps, teacher, student) for eps in _GAIN_EPS), "ratio")
+            FigurePanel(title, tuple(FigureLine(PoolPruning(), eps, teacher, student) for eps in _GAIN_EPS), "ratio")
             for teacher, title in sides
         )
-        return Figure(name + suffix, "What adversarial training gains without pruning", gains)
+        return StudyFigure(name + suffix, "What adversarial training gains without pruning", gains)
     if name == "probe":
-        return Figure(name + suffix, "Margins measured by a probe", _probe_panels(study, student))
+        return StudyFigure(name + suffix, "Margins measured by a probe", _probe_panels(study, student))
     eps = {"eps0": 0.0, "eps0.001": 0.001, "eps0.05": 0.05}.get(name, 0.01)
     teacher: TeacherKind = "dense" if name == "dense" else study.teacher
     filtered = name == "filtered"
@@ -165,44 +164,89 @@ def _figure(name: FigureName, study: Study, student: Student, suffix: str) -> Fi
     title = "Standard training" if eps == 0 else f"Adversarial training, $\\varepsilon = {eps:g}$"
     title += ", margins below $\\varepsilon$ filtered out" if filtered else ""
     title += ", dense teacher" if teacher == "dense" else ""
-    return Figure(name + suffix, title, panels)
+    return StudyFigure(name + suffix, title, panels)
 
 
 def _strategy_panels(
-    study: Study,
+    study: PerceptronStudy,
     student: Student,
     eps: float,
     *,
     filtered: bool,
     keeps: tuple[float, ...],
     teacher: TeacherKind,
-) -> tuple[Panel, ...]:
+) -> tuple[FigurePanel, ...]:
     strategies: tuple[tuple[Strategy, str], ...] = (
         ("pe", "PE: easy samples pruned"),
         ("pd", "PD: difficult samples pruned"),
     )
-    none = Series(Pruning("none", 1.0, filtered), eps, teacher, student)
+    none = FigureLine(PoolPruning("none", 1.0, filtered), eps, teacher, student)
     pruned = sorted({keep for keep in keeps if keep < 1}, reverse=True)
     return tuple(
-        Panel(
+        FigurePanel(
             title,
             (
                 none,
-                *(Series(Pruning(s, keep, filtered), eps, teacher, student, study.probe) for keep in pruned),
+                *(FigureLine(PoolPruning(s, keep, filtered), eps, teacher, student, study.probe) for keep in pruned),
             ),
         )
         for s, title in strategies
     )
 
 
-def _probe_panels(study: Study, student: Student) -> tuple[Panel, ...]:
+def _probe_panels(study: PerceptronStudy, student: Student) -> tuple[FigurePanel, ...]:
     strategies: tuple[tuple[Strategy, str], ...] = (("pe", "PE, 20 % kept"), ("pd", "PD, 20 % kept"))
     signed = study.probe.signed
     panels = []
     for s, title in strategies:
-        lines = [Series(Pruning(), 0.0, study.teacher, student)]
+        lines = [FigureLine(PoolPruning(), 0.0, study.teacher, student)]
         for angle in _PROBE_ANGLES:
             probe = Probe(angle, signed) if angle else Probe()
-            lines.append(Series(Pruning(s, 0.2), 0.0, study.teacher, student, probe))
-        panels.append(Panel(title, tuple(lines)))
+            lines.append(FigureLine(PoolPruning(s, 0.2), 0.0, study.teacher, student, probe))
+        panels.append(FigurePanel(title, tuple(lines)))
     return tuple(panels)
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """Outcomes and theory curves of a study."""
+
+    study: PerceptronStudy
+    outcomes: Mapping[StudyPoint, StudentOutcome]
+    curves: Mapping[CurveKey, TheoryCurve]
+
+    def errors(self, line: FigureLine, alpha: float) -> Array | None:
+        """Return the error of every seed, None when this was not computed."""
+        task = PerceptronTask(alpha, line.pruning, self.study.dimension, line.teacher, line.probe)
+        points = [StudyPoint(task, line.student, line.eps, seed) for seed in range(self.study.seeds)]
+        found = [self.outcomes.get(point) for point in points]
+        if any(outcome is None for outcome in found):
+            return None
+        return np.array([outcome.error for outcome in found if outcome is not None])
+
+    def theory(self, line: FigureLine) -> TheoryCurve | None:
+        """Return the theory curve of a line, None when there is none."""
+        key = line.curve(self.study)
+        return None if key is None else self.curves.get(key)
+
+
+def needed_points(study: PerceptronStudy) -> list[StudyPoint]:
+    """Return every point that the figures of a study show, once."""
+    return list(dict.fromkeys(point for line in _needed_lines(study) for point in line.points(study)))
+
+
+def needed_curves(study: PerceptronStudy) -> list[CurveKey]:
+    """Return every theory curve that the figures of a study show, once."""
+    keys = (line.curve(study) for line in _needed_lines(study))
+    return list(dict.fromkeys(key for key in keys if key is not None))
+
+
+def compute_study(study: PerceptronStudy, cache: ResultCache, *, jobs: int = 1, progress: bool = True) -> StudyResults:
+    """Compute the points and curves of a study, as far as the cache does not know them."""
+    outcomes = run_points(needed_points(study), cache, jobs=jobs, progress=progress)
+    curves = run_curves(needed_curves(study), cache, jobs=jobs, progress=progress)
+    return StudyResults(study, outcomes, curves)
+
+
+def _needed_lines(study: PerceptronStudy) -> list[FigureLine]:
+    return [line for figure in plan_figures(study) for panel in figure.panels for line in panel.needed()]

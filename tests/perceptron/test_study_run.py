@@ -10,14 +10,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from puma.cli import main
 from puma.errors import PumaError
-from puma.perceptron import figures as drawing
+from puma.perceptron import study_figures as drawing
 from puma.perceptron import sweep
-from puma.perceptron.cache import Cache
-from puma.perceptron.curves import Curve
-from puma.perceptron.run import compute_study, needed_curves, needed_points, run_study
-from puma.perceptron.study import PAPER_FIGURES, Study, figures_of
+from puma.perceptron.study_design import (
+    PAPER_FIGURES,
+    PerceptronStudy,
+    compute_study,
+    needed_curves,
+    needed_points,
+    plan_figures,
+)
+from puma.perceptron.study_run import run_study
+from puma.perceptron.sweep import ResultCache
+from puma.perceptron.theory import TheoryCurve
 
-SMALL = Study(
+SMALL = PerceptronStudy(
     figures=("eps0.01", "filtered", "gain", "crossover"),
     alphas=(0.5, 2.0),
     keeps=(1.0, 0.1),
@@ -29,7 +36,7 @@ SMALL = Study(
 @pytest.fixture(autouse=True)
 def _simple_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace theory curves, which have tests of their own, by lines."""
-    monkeypatch.setattr(sweep, "trace", lambda key: Curve(key.alphas, tuple(1 / a for a in key.alphas)))
+    monkeypatch.setattr(sweep, "trace_curve", lambda key: TheoryCurve(key.alphas, tuple(1 / a for a in key.alphas)))
     monkeypatch.setattr(drawing, "crossover_alpha", lambda keep: 2 - keep)
 
 
@@ -50,7 +57,7 @@ def test_a_study_writes_all_its_files(tmp_path: Path) -> None:
 
 
 def test_a_second_run_writes_the_same_bytes(tmp_path: Path) -> None:
-    study = Study(figures=("eps0.01", "theory"), alphas=(1.0, 2.0), keeps=(0.5,), seeds=2, dimension=16)
+    study = PerceptronStudy(figures=("eps0.01", "theory"), alphas=(1.0, 2.0), keeps=(0.5,), seeds=2, dimension=16)
     for name in ("one", "two"):
         run_study(study, tmp_path / name, progress=False)
     for kind in ("results.parquet", "claims.md", "figures/eps0.01.svg", "figures/theory.png"):
@@ -58,11 +65,11 @@ def test_a_second_run_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_legends_stay_inside_and_below_the_panels(tmp_path: Path) -> None:
-    study = Study(figures=("eps0", "gain", "probe"), alphas=(0.5, 1.0), seeds=1, dimension=16)
-    results = compute_study(study, Cache(tmp_path / "points.jsonl"), progress=False)
-    for figure in figures_of(study):
+    study = PerceptronStudy(figures=("eps0", "gain", "probe"), alphas=(0.5, 1.0), seeds=1, dimension=16)
+    results = compute_study(study, ResultCache(tmp_path / "points.jsonl"), progress=False)
+    for figure in plan_figures(study):
         with matplotlib.rc_context(drawing.STYLE):
-            canvas = drawing.panels(figure, results)
+            canvas = drawing.draw_panels(figure, results)
             FigureCanvasAgg(canvas)
             canvas.draw_without_rendering()
         (legend,) = canvas.legends
@@ -76,14 +83,14 @@ def test_legends_stay_inside_and_below_the_panels(tmp_path: Path) -> None:
 
 
 def test_the_papers_figures_at_full_size_have_their_points() -> None:
-    study = Study(figures=PAPER_FIGURES)
+    study = PerceptronStudy(figures=PAPER_FIGURES)
     assert len(needed_points(study)) == 11 * 13 * 10 * 4
     assert len(needed_curves(study)) == 13 * 4
 
 
 def test_several_students_get_a_figure_each() -> None:
-    study = Study(figures=("eps0", "theory"), students=("logistic", "gd"))
-    assert [figure.name for figure in figures_of(study)] == ["eps0-logistic", "eps0-gd", "theory"]
+    study = PerceptronStudy(figures=("eps0", "theory"), students=("logistic", "gd"))
+    assert [figure.name for figure in plan_figures(study)] == ["eps0-logistic", "eps0-gd", "theory"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def test_several_students_get_a_figure_each() -> None:
 )
 def test_bad_settings_are_told_in_a_sentence(settings: dict[str, object], words: str) -> None:
     with pytest.raises(PumaError) as caught:
-        Study(**settings)  # type: ignore[arg-type]
+        PerceptronStudy(**settings)  # type: ignore[arg-type]
     assert words in str(caught.value)
     assert str(caught.value).endswith(".")
 

@@ -11,9 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from puma.drawing import MARKERS, SEQUENCE
-from puma.perceptron.newton import Array
-from puma.perceptron.results import Results
-from puma.perceptron.study import Figure, Panel, Series, without_attack
+from puma.perceptron.problem import Array
+from puma.perceptron.study_design import FigureLine, FigurePanel, StudyFigure, StudyResults, remove_attack
 from puma.perceptron.theory import crossover_alpha
 
 _NONE = "#000000"  # no pruning is black; the rest is a sequence
@@ -31,13 +30,13 @@ _TICKS = (0.5, 1, 2, 4, 8, 16, 32, 64)
 _KEEPS_OF_CROSSOVER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
+def draw_figure(figure: StudyFigure, results: StudyResults, folder: Path) -> list[Path]:
     """Draw a figure and write it as PNG and SVG."""
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        canvas = crossover(figure) if figure.name == "crossover" else panels(figure, results)
+        canvas = draw_crossover(figure) if figure.name == "crossover" else draw_panels(figure, results)
         FigureCanvasAgg(canvas)
         paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.svg"]
         canvas.savefig(paths[0], dpi=150, metadata={"Software": None})
@@ -45,16 +44,16 @@ def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def panels(figure: Figure, results: Results) -> Canvas:
+def draw_panels(figure: StudyFigure, results: StudyResults) -> Canvas:
     """Draw the panels of a figure side by side, with one legend below them."""
     canvas = Canvas(figsize=(7.2, 4.0))
     axes = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
     labels: dict[str, Line2D] = {}
     for panel, axis in zip(figure.panels, axes, strict=True):
         for position, line in enumerate(panel.series):
-            handle = _line(axis, panel, line, position, results)
+            handle = _draw_line(axis, panel, line, position, results)
             labels.setdefault(line_label(figure, panel, line), handle)
-        _decorate(axis, panel, results)
+        _decorate_axis(axis, panel, results)
     if figure.panels[0].kind == "ratio":
         low = min(axis.get_ylim()[0] for axis in axes)
         high = max(axis.get_ylim()[1] for axis in axes)
@@ -72,7 +71,7 @@ def panels(figure: Figure, results: Results) -> Canvas:
     return canvas
 
 
-def line_label(figure: Figure, panel: Panel, line: Series) -> str:
+def line_label(figure: StudyFigure, panel: FigurePanel, line: FigureLine) -> str:
     """Return the text of a line in the legend."""
     if panel.kind == "ratio":
         return f"$\\varepsilon = {line.eps:g}$"
@@ -83,15 +82,15 @@ def line_label(figure: Figure, panel: Panel, line: Series) -> str:
     return f"{100 * line.pruning.keep:g} % kept"
 
 
-def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Results) -> Line2D:
+def _draw_line(axis: Axes, panel: FigurePanel, line: FigureLine, position: int, results: StudyResults) -> Line2D:
     pruned = line.pruning.strategy != "none"
     shown = position - 1 if pruned else 2 * position
     colour = SEQUENCE[shown % len(SEQUENCE)] if pruned or panel.kind == "ratio" else _NONE
     marker = MARKERS[position % len(MARKERS)]
-    _theory(axis, panel, line, colour, results)
+    _draw_theory(axis, panel, line, colour, results)
     alphas, means, bars = [], [], []
     for alpha in sorted(results.study.alphas):
-        values = values_of(panel, line, alpha, results)
+        values = panel_values(panel, line, alpha, results)
         if len(values) > 0:
             alphas.append(alpha)
             means.append(float(values.mean()))
@@ -106,11 +105,11 @@ def _line(axis: Axes, panel: Panel, line: Series, position: int, results: Result
     return Line2D([], [], color=handle.get_color(), marker=marker, ls="none", ms=5)
 
 
-def values_of(panel: Panel, line: Series, alpha: float, results: Results) -> Array:
+def panel_values(panel: FigurePanel, line: FigureLine, alpha: float, results: StudyResults) -> Array:
     """Return what a panel shows of a line, by seed: the errors, or their ratio to those without attack."""
     errors = results.errors(line, alpha)
     if errors is not None and panel.kind == "ratio":
-        before = results.errors(without_attack(line), alpha)
+        before = results.errors(remove_attack(line), alpha)
         errors = None if before is None else errors / before
     return np.empty(0) if errors is None else errors[np.isfinite(errors)]
 
@@ -120,20 +119,20 @@ def standard_error(values: Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def _theory(axis: Axes, panel: Panel, line: Series, colour: str, results: Results) -> None:
+def _draw_theory(axis: Axes, panel: FigurePanel, line: FigureLine, colour: str, results: StudyResults) -> None:
     curve = results.theory(line)
     if curve is None:
         return
     heights = np.array(curve.errors)
     if panel.kind == "ratio":
-        before = results.theory(without_attack(line))
+        before = results.theory(remove_attack(line))
         if before is None:
             return
         heights = heights / np.array(before.errors)
     axis.plot(curve.alphas, heights, color=colour, lw=1.2, zorder=5, alpha=0.9)
 
 
-def _decorate(axis: Axes, panel: Panel, results: Results) -> None:
+def _decorate_axis(axis: Axes, panel: FigurePanel, results: StudyResults) -> None:
     low, high = min(results.study.alphas), max(results.study.alphas)
     axis.set_title(panel.title)
     axis.set_xscale("log")
@@ -153,7 +152,7 @@ def _decorate(axis: Axes, panel: Panel, results: Results) -> None:
         axis.set_ylabel(r"error $1 - R$")
 
 
-def crossover(figure: Figure) -> Canvas:
+def draw_crossover(figure: StudyFigure) -> Canvas:
     """Draw the crossover of PE and no pruning against the kept fraction."""
     canvas = Canvas(figsize=(3.8, 3.0))
     axis = canvas.subplots()
