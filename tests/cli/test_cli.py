@@ -152,7 +152,7 @@ def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monke
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished stage was made again")
 
-    monkeypatch.setattr(training_run, "train", never)
+    monkeypatch.setattr(training_run, "start_run", never)
     assert puma(*command)[1] == said
     assert (tmp_path / "thesis.txt").exists()
 

@@ -26,7 +26,7 @@ def test_rounds_leave_every_artefact_and_a_second_call_finds_them(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished part was trained again")
 
-    monkeypatch.setattr(training_run, "train", never)
+    monkeypatch.setattr(training_run, "start_run", never)
     assert puma(*command)[0] == 0
     assert (tmp_path / "it" / "run-2" / "model.safetensors").is_file()
     code, _, err = puma(*command, "--prune-easy", "0.3")
