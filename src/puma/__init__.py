@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from puma.attacks import bim as bim
     from puma.attacks import fgsm as fgsm
     from puma.attacks import pgd as pgd
@@ -47,6 +48,10 @@ __all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("puma-pruning")
     if name not in _PLACES:
         raise AttributeError(f"module 'puma' has no attribute {name!r}")
     import importlib

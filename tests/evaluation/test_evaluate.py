@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import Run
 from puma import Pool, PumaError, evaluate
-from puma.evaluation import EvaluationConfig, evaluate_pool
+from puma.evaluation import EvaluationConfig, choose_evaluation_folder, evaluate_pool, identify_evaluation
 from puma.evaluation import evaluate as package_evaluate
 from puma.evaluation.autoattack import list_standard_attacks, load_autoattack, run_autoattack
 from puma.evaluation.curve import draw_curve, measure_curve
@@ -22,7 +24,6 @@ from puma.evaluation.under_attack import (
     choose_rows,
     find_right,
     find_robust,
-    hash_evaluation,
 )
 from puma.models import build
 from puma.pools import to_unit
@@ -329,8 +330,67 @@ def test_models_that_cannot_be_right_are_named(model: nn.Module, sentence: str) 
         evaluate(model, *samples(), 0.05, attacks=("clean",))
 
 
-def test_models_of_the_same_weights_do_not_share_results() -> None:
-    one, two = Linear(), Narrow()
+def test_models_of_the_same_weights_do_not_share_results(pool: Pool) -> None:
+    one, two, config = Linear(), Narrow(), EvaluationConfig()
     two.load_state_dict(one.state_dict())
-    assert hash_evaluation(one, {}) != hash_evaluation(two, {})
-    assert hash_evaluation(one, {"model": "a"}) != hash_evaluation(one, {"model": "b"})
+    key = identify_evaluation(one, pool, 0.1, config)
+    assert key == identify_evaluation(Linear(), pool, 0.1, replace(config, attacks=("autoattack",)))
+    others = [
+        identify_evaluation(two, pool, 0.1, config),
+        identify_evaluation(one, pool, 0.2, config),
+        identify_evaluation(one, pool, 0.1, replace(config, seed=1)),
+        identify_evaluation(one, pool.subset(np.arange(50) < 9), 0.1, config),
+    ]
+    assert len({key, *others}) == 5
+
+
+def test_numpy_pools_and_other_precisions_work(pool: Pool) -> None:
+    batch = pool.batch(range(len(pool)))
+    expected = evaluate(Linear(), to_unit(batch.images), batch.labels, 0.01)
+    assert evaluate(Linear(), pool, eps=0.01) == expected
+    assert evaluate(Linear(), batch.images.numpy(), batch.labels.tolist(), 0.01) == expected
+    double = evaluate(Linear().double(), to_unit(batch.images).double(), batch.labels.int(), 0.01)
+    assert double["clean"] == expected["clean"]
+    assert abs(evaluate(Linear().half(), pool, eps=0.01)["cw"] - expected["cw"]) <= 0.1
+
+
+class Tupled(Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images), images  # type: ignore[return-value]
+
+
+def test_wrong_kinds_get_one_sentence(pool: Pool) -> None:
+    images, labels = samples()
+    for given, sentence in (
+        ((Linear(), list(images), labels, 0.1), "images must be a tensor or numpy array"),
+        ((Linear(), images, None, 0.1), "labels must be a tensor, numpy array or list, got NoneType"),
+        ((Linear(), pool, labels, 0.1), "a pool has labels of its own"),
+        ((Linear(), images, labels), "say how strong the attacks are"),
+        ((Linear(), images, labels, 8), r"got 8; did you mean 8/255\?"),
+        (("run", images, labels, 0.1), "model must be a torch.nn.Module, got str"),
+        ((Tupled(), images, labels, 0.1), "must return a tensor of logits, it returned a tuple"),
+    ):
+        with pytest.raises(PumaError, match=sentence):
+            evaluate(*given)
+
+
+def test_another_evaluation_never_replaces_the_first(make_pool: Callable[..., Pool], tmp_path: Path, puma: Run) -> None:
+    make_pool("one", shape=(8, 8, 1), num_classes=10)
+    make_pool("two/one", shape=(8, 8, 1), num_classes=10, seed=1)
+    torch.save(build("small-8px", 10, channels=1).state_dict(), tmp_path / "weights.pt")
+    out = tmp_path / "out"
+    base = ["--weights", str(tmp_path / "weights.pt"), "--eps", "0.1", "--curve-samples", "0", "--masking-samples", "0"]
+    command = ["evaluate", "small-8px", str(tmp_path / "one"), *base, "--out", str(out)]
+    assert puma(*command)[0] == 0
+    first = json.loads((out / "metrics.json").read_text())
+    assert [link["kind"] for link in first["links"]] == ["model", "pool", "weights"]
+    assert all(len(link["hash"]) == 64 for link in first["links"])
+    for words in (["evaluate", "small-8px", str(tmp_path / "two/one"), *command[3:]], [*command, "--seed", "1"]):
+        code, _, err = puma(*words)
+        assert (code, "choose another --out" in err) == (2, True)
+    assert json.loads((out / "metrics.json").read_text()) == first
+    assert puma(*command, "--attacks", "pgd20")[0] == 0
+    assert set(json.loads((out / "metrics.json").read_text())["results"]) == {"clean", "cw", "pgd20"}
+    key = "f" * 64
+    assert choose_evaluation_folder(out, key) == tmp_path / "out-ffffffff"
+    assert choose_evaluation_folder(out, first["key"]) == out

@@ -1,6 +1,7 @@
 """``puma evaluate``: accuracy of a model, clean and under attack."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,14 +16,20 @@ from puma.evaluation import (
     Count,
     Evaluation,
     EvaluationConfig,
+    EvaluationMetrics,
     check_config,
+    choose_evaluation_folder,
     evaluate_pool,
+    has_evaluation,
+    identify_evaluation,
+    read_evaluation,
     write_evaluation,
 )
 from puma.evaluation.curve import draw_curve, measure_pool_curve
 from puma.evaluation.under_attack import choose_rows
 from puma.pools import Pool
 from puma.processes import resolve_device
+from puma.provenance import link_to_file
 from puma.training import load_model
 
 
@@ -54,7 +61,8 @@ def evaluate_model(
         attacks: which ones: cw is PGD-40 on the C&W loss, pgd20 is PGD-20 on cross-entropy.
         weights: weights of the model: .safetensors or a state dict.
         norm: of the radius; a run's own by default.
-        out: folder to write; by default RUN/evaluation-POOLNAME, else ./evaluation.
+        out: folder to write; by default RUN/evaluation-POOLNAME, else ./evaluation, with a hash behind it where
+            another evaluation lies there.
         max_samples: evaluate so many only, chosen without regard to their order; 0 takes all.
         first: with --max-samples, take the first ones, as many papers do.
         curve_samples: images for the picture of accuracy by radius; 0 draws none.
@@ -81,21 +89,39 @@ def evaluate_model(
     check_config(config, radius)
     place = resolve_device(device)
     network = load_model(model, images.num_classes, weights=weights, channels=images.image_shape[2])
-    folder = out or (Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation"))
+    network = network.to(place)
+    key = identify_evaluation(network, images, radius, config)
+    usual = Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation")
+    folder = choose_evaluation_folder(out or usual, key, strict=out is not None)
     if dry_run:
         print(_describe_work(config, radius, len(choose_rows(images, max_samples, first=first)), folder))
         return
     result = evaluate_pool(
-        network, images, radius, config, device=place, state_path=folder / "state.json", source=model, show=True
+        network, images, radius, config, device=place, state_path=folder / "state.json", key=key, show=True
     )
+    used = weights or (Path(model) / "model.safetensors" if Path(model).is_dir() else None)
+    links = [] if used is None else [link_to_file("weights", "weights", used)]
     more: dict[str, Any] = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool)}
     if curve_samples:
         more["curve"] = _draw_curve(network, images, radius, config, curve_samples, place, folder)
-    written = write_evaluation(folder, result.to_metrics(**more))
+    written = write_evaluation(folder, _keep_earlier(folder, result.to_metrics(links=links, **more)))
     print(format_counts(result))
     for sentence in result.warnings:
         print(f"puma: warning: {sentence}.", file=sys.stderr)
     print(f"numbers: {written}")
+
+
+def _keep_earlier(folder: Path, metrics: EvaluationMetrics) -> EvaluationMetrics:
+    """Add what the same evaluation has found under attacks that were not asked for this time."""
+    if not has_evaluation(folder):
+        return metrics
+    earlier = read_evaluation(folder)
+    return replace(
+        metrics,
+        counts={**earlier.counts, **metrics.counts},
+        classes={**earlier.classes, **metrics.classes},
+        more={**earlier.more, **metrics.more},
+    )
 
 
 def _read_attack(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:

@@ -1,10 +1,18 @@
 """Evaluation that can be believed: clean, PGD and AutoAttack accuracy with exact counts."""
 
-from puma.evaluation.accuracy import Evaluation, EvaluationConfig, check_config, evaluate, evaluate_pool
+from puma.evaluation.accuracy import (
+    Evaluation,
+    EvaluationConfig,
+    check_config,
+    evaluate,
+    evaluate_pool,
+    identify_evaluation,
+)
 from puma.evaluation.metrics_file import (
     EVALUATION_FILE,
     Count,
     EvaluationMetrics,
+    choose_evaluation_folder,
     find_evaluations,
     has_evaluation,
     read_evaluation,
@@ -21,10 +29,12 @@ __all__ = [
     "EvaluationConfig",
     "EvaluationMetrics",
     "check_config",
+    "choose_evaluation_folder",
     "evaluate",
     "evaluate_pool",
     "find_evaluations",
     "has_evaluation",
+    "identify_evaluation",
     "read_evaluation",
     "title_attack",
     "write_evaluation",

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from puma.attacks.validation import to_tensors
 from puma.errors import PumaError, unknown_name
 from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking
@@ -22,10 +24,11 @@ from puma.evaluation.under_attack import (
     choose_rows,
     find_right,
     find_robust,
-    hash_evaluation,
 )
-from puma.models import frozen
-from puma.pools import Pool
+from puma.files import hash_json
+from puma.models import fingerprint_model, frozen
+from puma.pools import Pool, to_unit
+from puma.provenance import KEY, Link, write_links
 
 SQUARE_TOLERATED = 0.002  # of all samples: the threshold of AutoAttack's authors
 
@@ -65,6 +68,8 @@ class Evaluation:
     masking: MaskingCheck | None = None
     warnings: tuple[str, ...] = ()
     pool_fingerprint: str = ""
+    model_fingerprint: str = ""
+    key: str = ""
 
     def counts(self) -> dict[str, Count]:
         """Counts over all samples, by attack."""
@@ -74,8 +79,13 @@ class Evaluation:
         """Counts by attack, then by class."""
         return {name: count_by_class(flags, self.labels, self.class_names) for name, flags in self.right.items()}
 
-    def to_metrics(self, **more: Any) -> EvaluationMetrics:
+    def to_metrics(self, *, links: Sequence[Link] = (), **more: Any) -> EvaluationMetrics:
         """Return what a file says of it, with what else is known, such as the model's name."""
+        made_from = (
+            Link("model", "model", self.model_fingerprint, str(more.get("model", ""))),
+            Link("pool", "pool", self.pool_fingerprint, str(more.get("pool", ""))),
+            *links,
+        )
         return EvaluationMetrics(
             counts=self.counts(),
             classes=self.classes(),
@@ -92,6 +102,8 @@ class Evaluation:
                 "masking": None if self.masking is None else vars(self.masking),
                 "seed": self.config.seed,
                 "settings": asdict(self.config),
+                "key": self.key,
+                KEY: write_links(made_from),
                 **more,
             },
         )
@@ -99,9 +111,9 @@ class Evaluation:
 
 def evaluate(
     model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    eps: float,
+    images: Tensor | NDArray[Any] | Pool,
+    labels: Tensor | NDArray[Any] | Sequence[int] | None = None,
+    eps: float | None = None,
     *,
     attacks: Sequence[str] = ("clean", "cw"),
     norm: str = "linf",
@@ -113,9 +125,9 @@ def evaluate(
 
     Args:
         model: maps images in [0, 1] to logits; evaluated in eval mode and left as it was.
-        images: (n, ...) within [0, 1].
-        labels: int64 (n,).
-        eps: radius.
+        images: (n, ...) floats within [0, 1] or uint8, as a tensor or numpy array; or a pool, which has its labels.
+        labels: whole numbers (n,).
+        eps: radius, such as 8/255.
         attacks: any of ``clean``, ``cw`` (PGD-40 on the C&W loss), ``pgd20`` (PGD-20 on cross-entropy) and
             ``autoattack``. A sample counts as right under an attack only if it is right without one.
         norm: ``linf`` or ``l2``.
@@ -123,9 +135,22 @@ def evaluate(
         seed: of the attacks' random starts.
         progress: show it.
     """
-    config = EvaluationConfig(attacks=tuple(attacks), norm=norm, batch_size=batch_size, seed=seed, masking_samples=0)
+    if not isinstance(model, nn.Module):
+        raise PumaError(f"model must be a torch.nn.Module, got {type(model).__name__}; puma.load_model loads one.")
+    if eps is None:
+        raise PumaError("say how strong the attacks are with eps, such as eps=8/255.")
+    names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
+    config = EvaluationConfig(attacks=names, norm=norm, batch_size=batch_size, seed=seed, masking_samples=0)
     check_config(config, eps)
-    samples = EvaluatedSamples.from_tensors(model, images, labels, batch_size)
+    if isinstance(images, Pool):
+        if labels is not None:
+            raise PumaError("a pool has labels of its own; leave labels out.")
+        place = next((value.device for value in model.parameters()), torch.device("cpu"))
+        samples = EvaluatedSamples.from_pool(model, images, choose_rows(images, 0), place, batch_size)
+    else:
+        pixels, targets = to_tensors(images, labels)
+        pixels = to_unit(pixels) if pixels.dtype == torch.uint8 else pixels
+        samples = EvaluatedSamples.from_tensors(model, pixels.float(), targets, batch_size)
     with frozen(model):
         right, _ = _run_attacks(samples, eps, config, ResumeFile(), show=progress)
     return {name: count_right(flags).accuracy for name, flags in right.items()}
@@ -139,29 +164,21 @@ def evaluate_pool(
     *,
     device: torch.device | None = None,
     state_path: Path | None = None,
-    source: str = "",
+    key: str | None = None,
     show: bool = False,
 ) -> Evaluation:
     """Evaluate on a pool; with a ``state_path``, an evaluation cut short goes on where it was.
 
-    ``source`` says where the model is from: two models with the same weights may still compute differently.
+    ``key`` is what ``identify_evaluation`` gives, for those who know it already.
     """
     check_config(config, eps)
     place = device or torch.device("cpu")
     rows = choose_rows(pool, config.max_samples, first=config.first)
     model = model.to(place)
     samples = EvaluatedSamples.from_pool(model, pool, rows, place, config.batch_size)
-    settings: dict[str, Any] = {
-        "eps": eps,
-        "norm": config.norm,
-        "seed": config.seed,
-        "batch": config.batch_size,
-        "model": source,
-    }
-    resume = ResumeFile()
-    if state_path is not None:
-        settings |= {"pool": pool.fingerprint, "rows": len(rows), "first": config.first}
-        resume = ResumeFile.open(state_path, hash_evaluation(model, settings))
+    fingerprint = fingerprint_model(model, pool.image_shape)
+    key = key or identify_evaluation(model, pool, eps, config)
+    resume = ResumeFile() if state_path is None else ResumeFile.open(state_path, key)
     masking = None
     with frozen(model):
         right, warnings = _run_attacks(samples, eps, config, resume, show=show)
@@ -184,6 +201,24 @@ def evaluate_pool(
         masking=masking,
         warnings=tuple(warnings),
         pool_fingerprint=pool.fingerprint,
+        model_fingerprint=fingerprint,
+        key=key,
+    )
+
+
+def identify_evaluation(model: nn.Module, pool: Pool, eps: float, config: EvaluationConfig) -> str:
+    """Hash what the counts of an evaluation depend on: model, pool and settings; not which attacks are asked for."""
+    return hash_json(
+        {
+            "model": fingerprint_model(model, pool.image_shape),
+            "pool": pool.fingerprint,
+            "rows": len(choose_rows(pool, config.max_samples, first=config.first)),
+            "first": config.first,
+            "eps": eps,
+            "norm": config.norm,
+            "seed": config.seed,
+            "batch": config.batch_size,
+        }
     )
 
 
@@ -223,6 +258,8 @@ def check_config(config: EvaluationConfig, eps: float) -> None:
         raise PumaError(f"no attack given; known: {', '.join(ATTACKS)}.")
     if not (eps > 0 and np.isfinite(eps)):
         raise PumaError(f"eps must be positive, got {eps}; for 8/255 write 0.03137.")
+    if eps > 1 and config.norm == "linf":
+        raise PumaError(f"eps must be at most 1 for pixels in [0, 1], got {eps:g}; did you mean {eps:g}/255?")
     if config.norm not in ("linf", "l2"):
         raise unknown_name("norm", config.norm, ["linf", "l2"])
     if config.batch_size < 1 or config.max_samples < 0 or config.masking_samples < 0:

@@ -1,6 +1,7 @@
 """``metrics.json``: how many samples a model gets right under which attack. Only this module reads and writes it."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,39 @@ class EvaluationMetrics:
 def write_evaluation(folder: Path, metrics: EvaluationMetrics) -> Path:
     """Write metrics.json into a folder, whole or not at all."""
     return write_json(folder / EVALUATION_FILE, metrics.to_json())
+
+
+def choose_evaluation_folder(folder: Path, key: str, *, strict: bool = False) -> Path:
+    """Return ``folder`` if it is free or holds the evaluation ``key``, else one beside it named after the key.
+
+    So an evaluation on another test set, of another model or with other settings never replaces the first. With
+    ``strict`` a folder that holds another evaluation, or anything of its file names, raises instead.
+    """
+    held = _read_keys(folder)
+    if not held or held == {key}:
+        return folder
+    if strict:
+        raise PumaError(
+            f"{folder} holds something else than this evaluation (another pool, model, settings or kind of file); "
+            "choose another --out."
+        )
+    return folder.with_name(f"{folder.name}-{key[:8]}")
+
+
+def _read_keys(folder: Path) -> set[str]:
+    """Return the keys in the files of a folder; a file that has none, as of an older version, counts as another."""
+    if folder.exists() and not folder.is_dir():
+        return {"a file"}
+    names = (EVALUATION_FILE, "state.json", "curve.png")
+    present = [folder / name for name in names if os.path.lexists(folder / name)]
+    keys = set()
+    for path in present:
+        if path.suffix == ".json":
+            try:
+                keys.add(str(read_json(path, "an evaluation").get("key")))
+            except PumaError:  # damaged, as after a power cut: it is made again
+                continue
+    return keys or ({"unknown"} if folder / "curve.png" in present else set())
 
 
 def read_evaluation(folder: Path) -> EvaluationMetrics:

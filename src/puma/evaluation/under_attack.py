@@ -1,7 +1,5 @@
 """Which samples a model gets right, clean and under gradient attacks, batch by batch and resumable."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +54,26 @@ def title_attack(name: str) -> str:
     return ATTACKS[name].title if name in ATTACKS else name
 
 
+class LogitsModel(nn.Module):
+    """A model of any precision as attacks want it: images in float32 go in, logits in float32 come out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits; an answer that is no tensor raises."""
+        weight = next((value for value in self.model.parameters() if value.is_floating_point()), images)
+        logits = self.model(images.to(weight.dtype))
+        if not isinstance(logits, Tensor):
+            raise PumaError(
+                f"the model must return a tensor of logits, it returned a {type(logits).__name__}; "
+                "wrap it in a module that returns the logits alone."
+            )
+        return logits if logits.dtype == torch.float32 else logits.float()
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluatedSamples:
     """A model in eval mode and ``count`` samples; ``read(positions)`` gives images in [0, 1] and labels on a device."""
@@ -73,7 +91,7 @@ class EvaluatedSamples:
         def read(positions: Tensor) -> tuple[Tensor, Tensor]:
             return images[positions.to(images.device)], labels[positions.to(labels.device)]
 
-        return cls(model, len(images), read, batch_size)
+        return cls(LogitsModel(model), len(images), read, batch_size)
 
     @classmethod
     def from_pool(
@@ -85,7 +103,7 @@ class EvaluatedSamples:
             batch = pool.batch(rows[positions.numpy()])
             return to_unit(batch.images.to(device)).contiguous(), batch.labels.to(device)
 
-        return cls(model, len(rows), read, batch_size)
+        return cls(LogitsModel(model), len(rows), read, batch_size)
 
     def batches(self, positions: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Read samples in batches of positions, images and labels."""
@@ -128,16 +146,6 @@ class ResumeFile:
         self.entries[name] = {"flags": letters, "done": done}
         if self.path is not None:
             write_json(self.path, {"key": self.key, "entries": self.entries})
-
-
-def hash_evaluation(model: nn.Module, settings: Mapping[str, Any]) -> str:
-    """Name a model's weights and the settings of an evaluation."""
-    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
-    digest.update(str(model).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def choose_rows(pool: Pool, max_samples: int, *, first: bool = False) -> NDArray[np.int64]:
@@ -192,7 +200,7 @@ def find_robust(
             steps=attack.steps,
             loss=attack.loss,
             norm=norm,
-            generator=Generator(images.device).manual_seed(seed * 1_000_003 + int(positions[0])),
+            generator=Generator(images.device).manual_seed((seed * 1_000_003 + int(positions[0])) % 2**63),
         )
 
     return keep_robust(name, perturb, samples, before, resume, show=show)
