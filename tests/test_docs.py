@@ -41,6 +41,8 @@ SHORT: dict[str, dict[str, list[str]]] = {
     "iterate": {"--samples-seen": ["256"]},
     "scores el2n": {"--samples-seen": ["256"]},
     "data distort": {"--count": ["50"]},
+    "generate train": {"--samples-seen": ["128"], "--net.width": ["8"]},
+    "generate sample": {"--count": ["80"]},
     "evaluate": {"--max-samples": ["4"], "--masking-samples": ["0"], "--curve-samples": ["8"]},
     "perceptron": {
         "--figures": ["eps0.01"],
