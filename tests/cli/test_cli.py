@@ -198,3 +198,22 @@ def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("data")
     assert done.stderr == ""
+
+
+def test_a_file_of_another_kind_is_never_replaced(tmp_path: Path, puma: Run) -> None:
+    precious = tmp_path / "margins.parquet"
+    precious.write_bytes(b"PAR1 a day of work")
+    disguised = tmp_path / "thesis.png"
+    disguised.write_text("years of work")
+    for words in (
+        ["margins", "show", str(precious), "--histogram", str(precious)],
+        ["margins", "show", str(precious), "--picture", str(disguised)],
+        ["data", "show", str(tmp_path), "--picture", str(precious)],
+        ["curves", str(tmp_path), "--out", str(disguised)],
+        ["curves", str(tmp_path), "--out", str(precious)],
+    ):
+        code, _, err = puma(*words)
+        assert (code, len(err.strip().splitlines())) == (2, 1)
+        assert "must end in" in err or "is not replaced" in err
+    assert precious.read_bytes() == b"PAR1 a day of work"
+    assert disguised.read_text() == "years of work"

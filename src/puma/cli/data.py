@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from puma.cli.flags import check_output
 from puma.errors import PumaError
 from puma.pools import Origin, Pool, is_pool
 from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSES, read_cifar, read_mnist
@@ -178,6 +179,8 @@ def show_pool(path: Positional[Path], /, *, picture: Path | None = None, seed: i
         picture: where to write the PNG; by default POOL/grid.png.
         seed: another seed shows other images.
     """
+    if picture is not None:
+        check_output("--picture", picture, ".png")
     for name, pool in open_inner_pools(path).items():
         for store in pool.stores:
             store.verify()

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -138,6 +139,22 @@ def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
         if not name:
             return
         yield (f"--{name}" if re.match(r"[a-z]", name) else name), what
+
+
+_BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<", ".json": b"{"}
+
+
+def check_output(flag: str, out: Path, *suffixes: str) -> None:
+    """Raise unless ``out`` ends in one of the suffixes and what is there already is of that kind."""
+    if out.suffix not in suffixes:
+        raise PumaError(f"{flag} must end in {' or '.join(suffixes)}, got {out.name!r}.")
+    if out.is_dir():
+        raise PumaError(f"{flag} {out} is a folder; give the name of a file.")
+    if out.is_file():
+        with out.open("rb") as file:
+            beginning = file.read(4)
+        if beginning and not beginning.startswith(_BEGINNINGS[out.suffix]):
+            raise PumaError(f"{flag} {out} is a file of another kind; it is not replaced, choose another name.")
 
 
 def find_value(flag: str, words: Sequence[str]) -> str | None:

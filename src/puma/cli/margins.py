@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from puma.cli.flags import check_output
 from puma.errors import PumaError
 
 MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic"]
@@ -128,6 +129,10 @@ def show_margins(
         raise PumaError("give at least one margins file.")
     if bins < 1:
         raise PumaError(f"bins must be at least 1, got {bins}.")
+    if picture is not None:
+        check_output("--picture", picture, ".png")
+    if histogram is not None:
+        check_output("--histogram", histogram, ".json")
     tables = {_short_name(path, files): read_margins(path) for path in files}
     for name, table in tables.items():
         print(describe_margins(summarise_margins(table, eps), name))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from puma.cli.flags import check_output
 from puma.errors import PumaError
 from puma.report.page import MAX_SAMPLES, write_report
 from puma.report.svg import printable_text
@@ -48,6 +49,5 @@ def draw_runs(runs: Positional[tuple[Path, ...]], /, *, out: Path = Path("curves
     """
     if not runs:
         raise PumaError("give at least one run.")
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise PumaError(f"--out must end in .png, .svg or .pdf, got {out.name!r}.")
+    check_output("--out", out, ".png", ".svg", ".pdf")
     print(f"{', '.join(draw_curves(runs, out))}\npicture: {out}")
