@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from puma.files import replace_atomically, write_text
 from puma.perceptron.claims import Claim, Evidence, format_claims, judge_claims
 from puma.perceptron.students import student_name
 from puma.perceptron.study_design import PerceptronStudy, StudyResults, compute_study, plan_figures
@@ -31,7 +32,7 @@ def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: 
     from puma.perceptron.study_figures import draw_figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(study), indent=2) + "\n")
+    write_text(folder / "config.json", json.dumps(asdict(study), indent=2) + "\n")
     results = compute_study(study, ResultCache(folder / "points.jsonl"), jobs=jobs, progress=progress)
     files = write_tables(results, folder)
     for figure in plan_figures(study):
@@ -44,8 +45,8 @@ def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: 
 def write_claims(claims: Sequence[Claim], folder: Path) -> list[Path]:
     """Write the table of claims for readers and for programs."""
     paths = [folder / "claims.md", folder / "claims.json"]
-    paths[0].write_text(format_claims(list(claims)))
-    paths[1].write_text(json.dumps([asdict(claim) for claim in claims], indent=2) + "\n")
+    write_text(paths[0], format_claims(list(claims)))
+    write_text(paths[1], json.dumps([asdict(claim) for claim in claims], indent=2) + "\n")
     return paths
 
 
@@ -59,9 +60,8 @@ def write_tables(results: StudyResults, folder: Path) -> list[Path]:
         if not table:
             continue
         path = folder / name
-        partial = path.with_suffix(".partial")
-        pq.write_table(pa.Table.from_pylist(table).replace_schema_metadata(settings), partial)
-        partial.replace(path)
+        with replace_atomically(path) as partial:
+            pq.write_table(pa.Table.from_pylist(table).replace_schema_metadata(settings), partial)
         written.append(path)
     return written
 
