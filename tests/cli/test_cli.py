@@ -1,4 +1,5 @@
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ import pytest
 from PIL import Image
 
 from conftest import Run
+from puma import cli
 from puma.cli import COMMANDS, load_verb
 from puma.cli.demo import compare_counts
+from puma.errors import Interrupted
 from puma.evaluation import Count
 from puma.pools import Pool
 from puma.training import run as training_run
@@ -191,6 +194,17 @@ def test_a_terminated_import_leaves_nothing(tmp_path: Path) -> None:
     process.terminate()
     assert process.wait() in (0, 143)
     assert not list(tmp_path.glob(".out.*"))
+
+
+def test_work_that_a_signal_ended_in_good_order_says_so_and_exits_as_shells_expect(
+    puma: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise Interrupted("interrupted at step 3 of 6; saved.", signal.SIGUSR1)
+
+    monkeypatch.setattr(cli, "load_verb", lambda *_: stop)
+    code, out, err = puma("list")
+    assert (code, out, err) == (128 + signal.SIGUSR1, "", "puma: interrupted at step 3 of 6; saved.\n")
 
 
 def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:
