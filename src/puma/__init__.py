@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from puma.planning import adaptive_strength as adaptive_strength
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
+    from puma.scores import Scores as Scores
     from puma.training import Run as Run
     from puma.training import load_model as load_model
     from puma.training import trades_loss as trades_loss
@@ -30,6 +31,7 @@ _PLACES = {
     "Pool": "puma.pools",
     "PumaError": "puma.errors",
     "Run": "puma.training",
+    "Scores": "puma.scores",
     "Status": "puma.margins",
     "adaptive_strength": "puma.planning",
     "bim": "puma.attacks",
@@ -60,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]
