@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from puma.perceptron.claims import CLAIM_RULES, Claim, ClaimRule, Evidence, format_claims, judge_claims
+from puma.perceptron.claims import CLAIM_RULES, ClaimRule, Evidence, StudyClaim, format_claims, judge_study
 from puma.perceptron.problem import Array
 from puma.perceptron.students import Logistic
 from puma.perceptron.study_design import FigureLine, PerceptronStudy, StudyResults
@@ -51,13 +51,13 @@ def test_all_nine_checks_are_there() -> None:
 
 
 def test_what_is_not_computed_is_not_judged() -> None:
-    claims = judge_claims(Evidence(StudyResults(PerceptronStudy(), NO_OUTCOMES, NO_CURVES), Logistic()))
+    claims = judge_study(Evidence(StudyResults(PerceptronStudy(), NO_OUTCOMES, NO_CURVES), Logistic()))
     assert {claim.verdict for claim in claims} == {"not measured"}
 
 
 def test_verdicts_follow_the_range(evidence: OnDemand) -> None:
     rule = ClaimRule("A", "statement", "quantity", lambda _: 0.5, low=0.4, high=0.6)
-    assert rule.judge(evidence) == Claim("A", "statement", "quantity", 0.5, "0.4 to 0.6", "holds")
+    assert rule.judge(evidence) == StudyClaim("A", "statement", "quantity", 0.5, "0.4 to 0.6", "holds")
     assert replace(rule, low=0.51).judge(evidence).verdict == "does not hold"
     assert not rule.judge(evidence).is_check
     assert "| A | statement | quantity | 0.5 | 0.4 to 0.6 | holds |" in format_claims([rule.judge(evidence)])

@@ -8,7 +8,7 @@ import tyro
 
 from puma.errors import PumaError
 from puma.perceptron import FigureName, PerceptronStudy, StudentName, TeacherKind, run_study
-from puma.perceptron.claims import Claim
+from puma.perceptron.claims import StudyClaim
 from puma.perceptron.problem import Probe
 from puma.perceptron.students import DescentLoss, GradientDescent
 from puma.perceptron.study_design import ALPHAS, FIGURES, KEEPS, needed_curves, needed_points
@@ -82,7 +82,7 @@ def study_perceptron(
         raise PumaError(f"{len(failed)} checks failed: {names}.")
 
 
-def print_claims(claims: list[Claim]) -> None:
+def print_claims(claims: list[StudyClaim]) -> None:
     """Print the measured claims as a table."""
     from rich.console import Console
     from rich.table import Table

@@ -80,7 +80,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Claim:
+class StudyClaim:
     """A row of the table: ``criterion`` says which values count as holding."""
 
     number: str
@@ -107,7 +107,7 @@ class ClaimRule:
     low: float = -np.inf
     high: float = np.inf
 
-    def judge(self, evidence: Evidence) -> Claim:
+    def judge(self, evidence: Evidence) -> StudyClaim:
         """Measure and compare."""
         value: float | None
         try:
@@ -116,7 +116,7 @@ class ClaimRule:
             value = None
         holds = value is not None and self.low <= value <= self.high
         verdict: Verdict = "not measured" if value is None else "holds" if holds else "does not hold"
-        return Claim(self.number, self.statement, self.quantity, value, self.criterion, verdict)
+        return StudyClaim(self.number, self.statement, self.quantity, value, self.criterion, verdict)
 
     @property
     def criterion(self) -> str:
@@ -126,7 +126,7 @@ class ClaimRule:
         return f"at least {self.low:g}" if np.isposinf(self.high) else f"{self.low:g} to {self.high:g}"
 
 
-def judge_claims(evidence: Evidence) -> list[Claim]:
+def judge_study(evidence: Evidence) -> list[StudyClaim]:
     """Return every claim with its measured value and verdict."""
     return [rule.judge(evidence) for rule in CLAIM_RULES]
 
@@ -216,7 +216,7 @@ CLAIM_RULES: tuple[ClaimRule, ...] = (
 )  # fmt: skip
 
 
-def format_claims(claims: list[Claim]) -> str:
+def format_claims(claims: list[StudyClaim]) -> str:
     """Return the table as markdown."""
     lines = ["| | claim | measured | value | holds if | verdict |", "|---|---|---|---|---|---|"]
     for claim in claims:

@@ -82,7 +82,7 @@ def minimise_objective(
         hessian[np.diag_indices(len(face))] += ridge
         direction = np.zeros_like(weights)
         direction[face] = face_step(hessian, gradient, weights[face], signs[face])
-        line = LineSearch.along(samples, margin, weights, direction, eps * signs, ridge)
+        line = NewtonLine.along(samples, margin, weights, direction, eps * signs, ridge)
         longest = first_zero(weights[face], direction[face]) if eps else np.inf
         length = line.exact(loss, longest) if distance > _NEAR * size else 1.0
         length = line.sufficient(loss, length, float(gradient @ direction[face]))
@@ -184,7 +184,7 @@ def first_zero(weights: Array, direction: Array) -> float:
 
 
 @dataclass(frozen=True)
-class LineSearch:
+class NewtonLine:
     """The objective along a direction within one orthant, where margins are linear in the step."""
 
     margin: Array
@@ -197,7 +197,7 @@ class LineSearch:
     @classmethod
     def along(
         cls, samples: Array, margin: Array, weights: Array, direction: Array, shift: Array, ridge: float
-    ) -> "LineSearch":
+    ) -> "NewtonLine":
         """Start at ``weights`` with their margins; ``shift`` is ``eps`` times the signs of the orthant."""
         change = samples @ direction - shift @ direction
         squares = (weights @ weights, weights @ direction, direction @ direction)

@@ -30,7 +30,7 @@ _TICKS = (0.5, 1, 2, 4, 8, 16, 32, 64)
 _KEEPS_OF_CROSSOVER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def draw_figure(figure: StudyFigure, results: StudyResults, folder: Path) -> list[Path]:
+def draw_study_figure(figure: StudyFigure, results: StudyResults, folder: Path) -> list[Path]:
     """Draw a figure and write it as PNG and SVG."""
     import matplotlib
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from puma.files import replace_atomically, write_text
-from puma.perceptron.claims import Claim, Evidence, format_claims, judge_claims
+from puma.perceptron.claims import Evidence, StudyClaim, format_claims, judge_study
 from puma.perceptron.students import student_name
 from puma.perceptron.study_design import PerceptronStudy, StudyResults, compute_study, plan_figures
 from puma.perceptron.sweep import ResultCache, StudentOutcome, StudyPoint, code_fingerprint
@@ -22,27 +22,27 @@ class StudyReport:
     """What a study found, and the files that say so."""
 
     results: StudyResults
-    claims: list[Claim]
+    claims: list[StudyClaim]
     files: list[Path]
 
 
 def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: bool = True) -> StudyReport:
     """Compute a study and write ``results.parquet``, ``theory.parquet``, figures, claims and settings."""
     # here, not above: workers import this module too and draw nothing
-    from puma.perceptron.study_figures import draw_figure
+    from puma.perceptron.study_figures import draw_study_figure
 
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.json", json.dumps(asdict(study), indent=2) + "\n")
     results = compute_study(study, ResultCache(folder / "points.jsonl"), jobs=jobs, progress=progress)
     files = write_tables(results, folder)
     for figure in plan_figures(study):
-        files += draw_figure(figure, results, folder / "figures")
-    claims = judge_claims(Evidence(results, study.student(study.students[0])))
+        files += draw_study_figure(figure, results, folder / "figures")
+    claims = judge_study(Evidence(results, study.student(study.students[0])))
     files += write_claims(claims, folder)
     return StudyReport(results, claims, files)
 
 
-def write_claims(claims: Sequence[Claim], folder: Path) -> list[Path]:
+def write_claims(claims: Sequence[StudyClaim], folder: Path) -> list[Path]:
     """Write the table of claims for readers and for programs."""
     paths = [folder / "claims.md", folder / "claims.json"]
     write_text(paths[0], format_claims(list(claims)))
