@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from puma.margins import Margins
-from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning import PruneRule, StrengthRule, build_plan
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
-from puma.scores.table import open_scores
+from puma.scores.score_table import open_scores
 
 COUNT, SIDE, CHUNK = 50_000, 32, 5_000
 
@@ -52,7 +52,7 @@ def make_inputs(folder: Path, count: int) -> None:
         folder / "margins.parquet"
     )
     scores = open_scores(folder / "margins.parquet")
-    make_plan(pool, Pruning(easy=0.2), Strength("margin"), margin=scores).save(folder / "plan.parquet")
+    build_plan(pool, PruneRule(easy=0.2), StrengthRule("margin"), margin=scores).save(folder / "plan.parquet")
 
 
 if __name__ == "__main__":

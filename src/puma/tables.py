@@ -90,11 +90,11 @@ def read_whole(path: str | Path, what: str) -> pa.Table:
 
 
 def _fits(found: pa.DataType, asked: pa.DataType) -> bool:
-    """Tell whether a column of one type can be meant as another: numbers of any width, nothing else."""
+    """Tell whether a column of one type can be meant as another: numbers of any width, and one without any values."""
     numbers = all(pa.types.is_integer(kind) for kind in (found, asked)) or (
         pa.types.is_floating(asked) and (pa.types.is_floating(found) or pa.types.is_integer(found))
     )
-    return found == asked or numbers
+    return found == asked or numbers or pa.types.is_null(found)
 
 
 def _open_native(path: Path, mode: str) -> pa.OSFile:

@@ -39,7 +39,7 @@ from puma.margins import Margins, measure_margins
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Origin, Pool, open_pools, to_unit
 from puma.pools.writer import PoolPart, write_parts
-from puma.scores.table import open_scores
+from puma.scores.score_table import open_scores
 from puma.training import load_model
 from puma.training import run as training_run
 from puma.training.run_folder import RunFolder
@@ -97,7 +97,7 @@ def test_a_stage_is_made_once_and_other_settings_are_other_stages(
 
     monkeypatch.setattr(training_run, "_train_to_end", never)
     monkeypatch.setattr("puma.experiments.workspace.measure_pool", never)
-    monkeypatch.setattr("puma.experiments.workspace.make_plan", never)
+    monkeypatch.setattr("puma.experiments.workspace.build_plan", never)
     assert workspace.train_model(specify_puma(0.2, by=TRADES), 0) == run
     longer: ExperimentSetting = change_setting(workspace.setting, SettingChanges(samples_seen=2560))
     with pytest.raises(AssertionError, match="made again"):

@@ -6,7 +6,8 @@ import torch
 
 from conftest import MakePool
 from puma.errors import PumaError
-from puma.planning.build import Pruning, Strength, kept, make_plan
+from puma.planning import PruneRule, StrengthRule, build_plan
+from puma.planning.prune import keep_samples
 from puma.pools import Pool
 from puma.scores import Scores
 
@@ -32,11 +33,11 @@ def difficulty(pool: Pool) -> Scores:
     return scores(pool, "cd_clean", np.random.default_rng(1).permutation(np.repeat([0.0, 0.01, 0.5, 1.0], 25)))
 
 
-NONE, CONSTANT = Pruning(), Strength("constant", EPS)
+NONE, CONSTANT = PruneRule(), StrengthRule("constant", EPS)
 
 
 def test_puma_drops_the_highest_margins_and_fits_the_rest(pool: Pool, margin: Scores) -> None:
-    plan = make_plan(pool, Pruning(easy=0.2), Strength("margin", EPS), margin=margin)
+    plan = build_plan(pool, PruneRule(easy=0.2), StrengthRule("margin", EPS), margin=margin)
     assert (~plan.keep).sum() == 20
     assert margin.score[~plan.keep.numpy()].min() > margin.score[plan.keep.numpy()].max()
     assert np.array_equal(plan.strength.numpy(), np.clip(margin.score, -EPS, EPS).astype(np.float32))
@@ -46,28 +47,28 @@ def test_puma_drops_the_highest_margins_and_fits_the_rest(pool: Pool, margin: Sc
 @pytest.mark.parametrize(
     ("pruning", "dropped"),
     [
-        (Pruning(easy_threshold=0.02), [0.0, 0.01]),  # CD < 0.02
-        (Pruning(difficult_threshold=1.0), [1.0]),  # CD = 1
-        (Pruning(easy_threshold=0.02, difficult_threshold=1.0), [0.0, 0.01, 1.0]),
-        (Pruning(easy=0.25), [0.0]),
-        (Pruning(difficult=0.25), [1.0]),
-        (Pruning(easy=0.5, difficult=0.25), [0.0, 0.01, 1.0]),
+        (PruneRule(easy_threshold=0.02), [0.0, 0.01]),  # CD < 0.02
+        (PruneRule(difficult_threshold=1.0), [1.0]),  # CD = 1
+        (PruneRule(easy_threshold=0.02, difficult_threshold=1.0), [0.0, 0.01, 1.0]),
+        (PruneRule(easy=0.25), [0.0]),
+        (PruneRule(difficult=0.25), [1.0]),
+        (PruneRule(easy=0.5, difficult=0.25), [0.0, 0.01, 1.0]),
         (NONE, []),
     ],
 )
-def test_strategies_by_difficulty(pool: Pool, difficulty: Scores, pruning: Pruning, dropped: list[float]) -> None:
-    plan = make_plan(pool, pruning, CONSTANT, score=difficulty)
+def test_strategies_by_difficulty(pool: Pool, difficulty: Scores, pruning: PruneRule, dropped: list[float]) -> None:
+    plan = build_plan(pool, pruning, CONSTANT, score=difficulty)
     assert np.array_equal(~plan.keep.numpy(), np.isin(difficulty.score, np.array(dropped, dtype=np.float32)))
     assert plan.strength.tolist() == pytest.approx([EPS] * 100)
 
 
 def test_margin_thresholds_point_the_other_way(pool: Pool, margin: Scores) -> None:
-    plan = make_plan(pool, Pruning(easy_threshold=0.2, difficult_threshold=-0.1), CONSTANT, margin=margin)
+    plan = build_plan(pool, PruneRule(easy_threshold=0.2, difficult_threshold=-0.1), CONSTANT, margin=margin)
     assert np.array_equal(plan.keep.numpy(), (margin.score <= 0.2) & (margin.score > -0.1))
 
 
 def test_random_needs_no_score_and_differs_by_seed(pool: Pool) -> None:
-    one, two, other = (make_plan(pool, Pruning(random=0.22, seed=seed), CONSTANT) for seed in (0, 0, 1))
+    one, two, other = (build_plan(pool, PruneRule(random=0.22, seed=seed), CONSTANT) for seed in (0, 0, 1))
     assert int((~one.keep).sum()) == 22
     assert torch.equal(one.keep, two.keep)
     assert not torch.equal(one.keep, other.keep)
@@ -75,7 +76,7 @@ def test_random_needs_no_score_and_differs_by_seed(pool: Pool) -> None:
 
 @pytest.mark.parametrize("within", ["class", "origin"])
 def test_shares_within_groups(pool: Pool, margin: Scores, within: str) -> None:
-    plan = make_plan(pool, Pruning(easy=0.25, within=within), CONSTANT, margin=margin)  # type: ignore[arg-type]
+    plan = build_plan(pool, PruneRule(easy=0.25, within=within), CONSTANT, margin=margin)  # type: ignore[arg-type]
     column = pool.labels if within == "class" else pool.origin
     for value in np.unique(column):
         rows = column == value
@@ -87,12 +88,14 @@ def test_shares_within_groups(pool: Pool, margin: Scores, within: str) -> None:
 def test_rules_that_look_at_difficulty(pool: Pool, margin: Scores, difficulty: Scores) -> None:
     always_wrong = difficulty.score == 1
     fitted = np.clip(margin.score - 0.05, -EPS, EPS)
-    weak = make_plan(pool, NONE, Strength("weak-if-difficult", EPS, weak_eps=0.01), difficulty=difficulty)
+    weak = build_plan(pool, NONE, StrengthRule("weak-if-difficult", EPS, weak_eps=0.01), difficulty=difficulty)
     assert np.allclose(weak.strength, np.where(always_wrong, 0.01, EPS))
-    rule = Strength("margin-if-difficult", EPS, gap=0.05)
-    mixed = make_plan(pool, NONE, rule, margin=margin, difficulty=difficulty)
+    rule = StrengthRule("margin-if-difficult", EPS, gap=0.05)
+    mixed = build_plan(pool, NONE, rule, margin=margin, difficulty=difficulty)
     assert np.allclose(mixed.strength, np.where(always_wrong, fitted, EPS))
-    both = make_plan(pool, Pruning(easy_threshold=0.02), replace(rule, rule="margin"), score=difficulty, margin=margin)
+    both = build_plan(
+        pool, PruneRule(easy_threshold=0.02), replace(rule, rule="margin"), score=difficulty, margin=margin
+    )
     assert np.array_equal(both.keep.numpy(), difficulty.score >= np.float32(0.02))
     assert np.allclose(both.strength, fitted)
 
@@ -100,7 +103,7 @@ def test_rules_that_look_at_difficulty(pool: Pool, margin: Scores, difficulty: S
 def test_searches_that_did_not_cross_are_extremes(pool: Pool, margin: Scores) -> None:
     values = margin.score.copy()
     values[[3, 4]] = np.inf, -np.inf
-    plan = make_plan(pool, Pruning(easy=0.01), Strength("margin", EPS), margin=scores(pool, "margin", values))
+    plan = build_plan(pool, PruneRule(easy=0.01), StrengthRule("margin", EPS), margin=scores(pool, "margin", values))
     assert not plan.keep[3]
     assert plan.strength[4] == -np.float32(EPS)
 
@@ -110,38 +113,40 @@ def test_samples_without_a_score(pool: Pool, margin: Scores) -> None:
     values[[7, 8]] = np.nan
     broken = scores(pool, "margin", values)
     with pytest.raises(PumaError, match=r"2 samples have no score .*sample_id 7; give --drop-failed"):
-        make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken)
-    plan = make_plan(pool, Pruning(easy=0.1), Strength("margin", EPS), margin=broken, drop_failed=True)
+        build_plan(pool, PruneRule(easy=0.1), StrengthRule("margin", EPS), margin=broken)
+    plan = build_plan(pool, PruneRule(easy=0.1), StrengthRule("margin", EPS), margin=broken, drop_failed=True)
     assert not plan.keep[[7, 8]].any()
     assert int((~plan.keep).sum()) == 2 + 9  # a tenth of the 98 others
 
 
-@pytest.mark.parametrize("pruning", [Pruning(easy=0.2), Pruning(difficult=0.2), Pruning(random=0.2)])
-def test_samples_without_a_score_use_up_no_share(pool: Pool, difficulty: Scores, pruning: Pruning) -> None:
+@pytest.mark.parametrize("pruning", [PruneRule(easy=0.2), PruneRule(difficult=0.2), PruneRule(random=0.2)])
+def test_samples_without_a_score_use_up_no_share(pool: Pool, difficulty: Scores, pruning: PruneRule) -> None:
     values = difficulty.score.copy()
     values[:40] = np.nan
-    plan = make_plan(pool, pruning, CONSTANT, score=scores(pool, "cd_clean", values), drop_failed=True)
+    plan = build_plan(pool, pruning, CONSTANT, score=scores(pool, "cd_clean", values), drop_failed=True)
     assert not plan.keep[:40].any()
     assert int((~plan.keep[40:]).sum()) == 12
 
 
 def test_random_and_easy_do_not_choose_the_same_samples(pool: Pool) -> None:
     level = scores(pool, "margin", np.zeros(100))
-    plan = make_plan(pool, Pruning(easy=0.2, random=0.2), CONSTANT, margin=level)
+    plan = build_plan(pool, PruneRule(easy=0.2, random=0.2), CONSTANT, margin=level)
     assert int((~plan.keep).sum()) > 25
 
 
 def test_thresholds_at_ties(pool: Pool) -> None:
     level = scores(pool, "margin", np.repeat([0.1, 0.2], 50))
-    assert make_plan(pool, Pruning(easy_threshold=0.2), CONSTANT, margin=level).keep.all()
-    lower = make_plan(pool, Pruning(difficult_threshold=0.1), CONSTANT, margin=level)
+    assert build_plan(pool, PruneRule(easy_threshold=0.2), CONSTANT, margin=level).keep.all()
+    lower = build_plan(pool, PruneRule(difficult_threshold=0.1), CONSTANT, margin=level)
     assert lower.keep.tolist() == [False] * 50 + [True] * 50
 
 
 def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) -> None:
     order = np.random.default_rng(3).permutation(100)
     shuffled = Scores("margin", margin.sample_id[order], margin.score[order], margin.pool_fingerprint)
-    one, two = (make_plan(pool, Pruning(easy=0.3), Strength("margin", EPS), margin=used) for used in (margin, shuffled))
+    one, two = (
+        build_plan(pool, PruneRule(easy=0.3), StrengthRule("margin", EPS), margin=used) for used in (margin, shuffled)
+    )
     assert torch.equal(one.keep, two.keep)
     assert torch.equal(one.strength, two.strength)
 
@@ -149,45 +154,45 @@ def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) ->
 @pytest.mark.parametrize(
     ("pruning", "strength", "sentence"),
     [
-        (Pruning(easy=1.0), CONSTANT, r"fractions must lie in \[0, 1\), got \(1.0, 0.0, 0.0\)"),
-        (Pruning(easy=-0.1), CONSTANT, "fractions must lie in"),
-        (Pruning(easy=0.6, difficult=0.4), CONSTANT, "must add up to less than 1"),
-        (Pruning(easy=0.1, easy_threshold=0.1), CONSTANT, "a share or a threshold"),
-        (Pruning(easy=0.1), CONSTANT, "needs a score; give --margins or --score"),
-        (Pruning(easy_threshold=0.1), CONSTANT, "needs a score"),
-        (NONE, Strength("constant", 0.0), "eps must be positive, got 0.0"),
-        (NONE, Strength("margin", EPS, gap=-1.0), "gap must be finite and not negative, got -1.0"),
-        (NONE, Strength("margin", EPS), "needs margins; give --margins"),
-        (Pruning(seed=2**63), CONSTANT, "seed must lie in"),
-        (Pruning(easy_threshold=float("nan")), CONSTANT, "must be numbers, got NaN"),
-        (NONE, Strength("weak-if-difficult", EPS), "needs classification difficulty"),
-        (NONE, Strength("weak-if-difficult", EPS, weak_eps=0.2), r"weak_eps must lie in \(0, eps\]"),
+        (PruneRule(easy=1.0), CONSTANT, r"fractions must lie in \[0, 1\), got \(1.0, 0.0, 0.0\)"),
+        (PruneRule(easy=-0.1), CONSTANT, "fractions must lie in"),
+        (PruneRule(easy=0.6, difficult=0.4), CONSTANT, "must add up to less than 1"),
+        (PruneRule(easy=0.1, easy_threshold=0.1), CONSTANT, "a share or a threshold"),
+        (PruneRule(easy=0.1), CONSTANT, "needs a score; give --margins or --score"),
+        (PruneRule(easy_threshold=0.1), CONSTANT, "needs a score"),
+        (NONE, StrengthRule("constant", 0.0), "eps must be positive, got 0.0"),
+        (NONE, StrengthRule("margin", EPS, gap=-1.0), "gap must be finite and not negative, got -1.0"),
+        (NONE, StrengthRule("margin", EPS), "needs margins; give --margins"),
+        (PruneRule(seed=2**63), CONSTANT, "seed must lie in"),
+        (PruneRule(easy_threshold=float("nan")), CONSTANT, "must be numbers, got NaN"),
+        (NONE, StrengthRule("weak-if-difficult", EPS), "needs classification difficulty"),
+        (NONE, StrengthRule("weak-if-difficult", EPS, weak_eps=0.2), r"weak_eps must lie in \(0, eps\]"),
     ],
 )
-def test_bad_input(pool: Pool, pruning: Pruning, strength: Strength, sentence: str) -> None:
+def test_bad_input(pool: Pool, pruning: PruneRule, strength: StrengthRule, sentence: str) -> None:
     with pytest.raises(PumaError, match=sentence):
-        make_plan(pool, pruning, strength)
+        build_plan(pool, pruning, strength)
 
 
 def test_pruning_everything_is_refused(pool: Pool, margin: Scores) -> None:
     with pytest.raises(PumaError, match="keeps none of the pool's 100 samples"):
-        make_plan(pool, Pruning(easy_threshold=-1.0), CONSTANT, margin=margin)
+        build_plan(pool, PruneRule(easy_threshold=-1.0), CONSTANT, margin=margin)
 
 
 def test_scores_of_another_pool_are_refused(pool: Pool, margin: Scores) -> None:
     with pytest.raises(PumaError, match="was made for another pool"):
-        make_plan(pool.subset(np.arange(100) > 3), NONE, CONSTANT, margin=margin)
+        build_plan(pool.subset(np.arange(100) > 3), NONE, CONSTANT, margin=margin)
     short = Scores("margin", margin.sample_id[1:], margin.score[1:], margin.pool_fingerprint)
     with pytest.raises(PumaError, match="1 of the pool's 100 samples are missing in the table of margin"):
-        make_plan(pool, NONE, CONSTANT, margin=short)
+        build_plan(pool, NONE, CONSTANT, margin=short)
     with pytest.raises(PumaError, match="names sample_id 5 more than once"):
         Scores("margin", np.array([4, 5, 5]), np.zeros(3, dtype=np.float32), "x")
 
 
 def test_difficulty_must_be_difficulty(pool: Pool, margin: Scores) -> None:
     with pytest.raises(PumaError, match="difficulty must be cd_clean or cd_adversarial, got margin"):
-        make_plan(pool, NONE, Strength("weak-if-difficult", EPS), difficulty=margin)
+        build_plan(pool, NONE, StrengthRule("weak-if-difficult", EPS), difficulty=margin)
 
 
 def test_kept_is_everything_without_pruning(pool: Pool) -> None:
-    assert kept(pool, None, NONE, high_is_easy=True).all()
+    assert keep_samples(pool, None, NONE, high_is_easy=True).all()

@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from puma.errors import PumaError
-from puma.planning import Plan
+from puma.planning import Plan, make_plan
+from puma.pools import Pool
+from puma.scores import Scores
 
 
 def plan(count: int = 10) -> Plan:
@@ -47,3 +50,29 @@ def test_bad_input() -> None:
         plan().dataset(TensorDataset(torch.zeros(3), torch.zeros(3)))
     with pytest.raises(PumaError, match=r"rank must lie in 0..1, got 2"):
         plan().sampler(rank=2, ranks=2)
+
+
+def test_a_plan_made_and_used_with_tensors() -> None:
+    images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    real = Pool.from_tensors(images, [0, 1] * 4)
+    pool = real + Pool.from_tensors(1 - images, [0, 1] * 4, origin="generated")
+    margin = np.linspace(-0.1, 0.1, 16, dtype=np.float32)
+    margins = Scores("margin", pool.sample_id, margin, pool.fingerprint, {"norm": "linf", "method": "fast"})
+    plan = make_plan(pool, margins, prune_easy=0.25, eps=8 / 255)
+    assert repr(plan).startswith("Plan(16 samples, 12 kept")
+    assert plan.links is not None
+    assert [(link.role, link.kind) for link in plan.links] == [
+        ("pool", "pool"), ("margins", "margins"), ("margin model", "model")
+    ]  # fmt: skip
+    assert plan.made_from["margins.method"] == "fast"
+    loader = plan.loader(pool, batch_size=4, generated_fraction=0.5)
+    seen = []
+    for pixels, labels, strength, sample_id in loader:
+        assert pixels.shape == (4, 1, 4, 4)
+        assert torch.equal(strength, plan.strength[sample_id])
+        assert torch.equal(labels, torch.from_numpy(pool.labels)[sample_id])
+        assert int((sample_id >= 8).sum()) == 2
+        seen += sample_id[sample_id < 8].tolist()
+    assert sorted(seen) == list(range(8))
+    with pytest.raises(PumaError, match="margins must be what measure_pool"):
+        make_plan(pool, 3)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from puma import Plan, Pool, PumaError, adaptive_strength, prune
-from puma.planning import Drop, wiped_out
+from puma.planning import Drop, find_lost_classes
 from puma.pools.writer import PoolPart, new_folder, write_pool
 
 
@@ -133,10 +133,10 @@ def test_an_id_may_appear_once(pool: Pool) -> None:
 
 
 def test_wiped_out_classes_are_named_and_nothing_kept_raises(pool: Pool) -> None:
-    assert wiped_out(pool, torch.arange(12) % 3 != 1) == ["b"]
-    assert wiped_out(pool, torch.arange(12) < 3) == []
+    assert find_lost_classes(pool, torch.arange(12) % 3 != 1) == ["b"]
+    assert find_lost_classes(pool, torch.arange(12) < 3) == []
     with pytest.raises(PumaError, match="keeps none"):
-        wiped_out(pool, torch.zeros(12, dtype=torch.bool))
+        find_lost_classes(pool, torch.zeros(12, dtype=torch.bool))
 
 
 def test_files_that_are_no_plans_are_told(tmp_path: Path, pool: Pool) -> None:
@@ -144,7 +144,7 @@ def test_files_that_are_no_plans_are_told(tmp_path: Path, pool: Pool) -> None:
     with pytest.raises(PumaError, match="no plan at"):
         Plan.open(path)
     path.write_bytes(b"PAR1 cut short")
-    with pytest.raises(PumaError, match="not a whole parquet file"):
+    with pytest.raises(PumaError, match="damaged or not a parquet file"):
         Plan.open(path)
     pq.write_table(pa.table({"sample_id": [1], "keep": [True]}), path)
     with pytest.raises(PumaError, match="lacks strength"):

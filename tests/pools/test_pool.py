@@ -147,8 +147,10 @@ def test_bad_input(make_pool: MakePool) -> None:
         pool + make_pool("other", 10, shape=(4, 4, 3))
     with pytest.raises(PumaError, match="must have the same classes"):
         pool + make_pool("another", 10, num_classes=5)
-    with pytest.raises(PumaError, match="keep must be 10 booleans, got int64"):
-        pool.subset(np.arange(10))  # type: ignore[arg-type]
+    with pytest.raises(PumaError, match=r"keep must be 10 booleans, or positions, got float64 of shape \(10,\)"):
+        pool.subset(np.zeros(10))
+    with pytest.raises(PumaError, match=r"positions must lie in 0..9, each once"):
+        pool.subset([3, 3])
     with pytest.raises(PumaError, match=r"positions must lie in 0..9, got 3..10"):
         pool.batch([3, 10])
     with pytest.raises(PumaError, match="batch_size must be at least 1"):

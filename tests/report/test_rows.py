@@ -42,7 +42,7 @@ def test_files_without_samples_and_with_other_types(make_pool: MakePool, tmp_pat
         write_report([path], tmp_path / "r.html")
     cut = write_plan(tmp_path / "p.parquet", pool)
     cut.write_bytes(cut.read_bytes()[:-9])
-    with pytest.raises(PumaError, match="is not a whole parquet file"):
+    with pytest.raises(PumaError, match="is damaged or not a parquet file"):
         open_plan(cut)
 
 

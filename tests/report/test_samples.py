@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from conftest import MakePool
-from puma.planning import Plan
-from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Pool
 from puma.report.samples import describe_plan
 from puma.scores import Scores
@@ -19,25 +18,25 @@ def scores(pool: Pool, kind: str = "margin", missing: int = 0) -> Scores:
 @pytest.mark.parametrize(
     ("pruning", "kind", "missing", "words"),
     [
-        (Pruning(easy=0.2), "margin", 0, "prunes 10 (the easiest 20 % of the pool by margin);"),
-        (Pruning(easy=0.1, difficult=0.12), "cd_clean", 0,
+        (PruneRule(easy=0.2), "margin", 0, "prunes 10 (the easiest 20 % of the pool by margin);"),
+        (PruneRule(easy=0.1, difficult=0.12), "cd_clean", 0,
          "prunes 11 (the easiest 10 % of the pool by cd_clean and the most difficult 12 % of the pool by cd_clean);"),
-        (Pruning(difficult=0.1), "cd_clean", 10,
+        (PruneRule(difficult=0.1), "cd_clean", 10,
          "prunes 14 (10 without a score and the most difficult 10 % of the others by cd_clean);"),
-        (Pruning(easy=0.25, within="class"), "margin", 0, "(the easiest 25 % of each class by margin);"),
-        (Pruning(random=0.22), "margin", 0, "prunes 11 (a random 22 % of the pool);"),
-        (Pruning(easy_threshold=0.2), "margin", 0, "prunes 13 (margin above 0.2);"),
-        (Pruning(difficult_threshold=-0.05), "margin", 0, "prunes 7 (margin at most -0.05);"),
-        (Pruning(easy_threshold=-0.05, difficult_threshold=0.2), "cd_clean", 0,
+        (PruneRule(easy=0.25, within="class"), "margin", 0, "(the easiest 25 % of each class by margin);"),
+        (PruneRule(random=0.22), "margin", 0, "prunes 11 (a random 22 % of the pool);"),
+        (PruneRule(easy_threshold=0.2), "margin", 0, "prunes 13 (margin above 0.2);"),
+        (PruneRule(difficult_threshold=-0.05), "margin", 0, "prunes 7 (margin at most -0.05);"),
+        (PruneRule(easy_threshold=-0.05, difficult_threshold=0.2), "cd_clean", 0,
          "(cd_clean below -0.05 and cd_clean at least 0.2);"),
     ],
 )  # fmt: skip
 def test_what_a_plan_prunes_in_words(
-    make_pool: MakePool, pruning: Pruning, kind: str, missing: int, words: str
+    make_pool: MakePool, pruning: PruneRule, kind: str, missing: int, words: str
 ) -> None:
     pool = make_pool()
     score = scores(pool, kind, missing)
-    plan = make_plan(pool, pruning, Strength("constant", 0.1), score=score, drop_failed=True)
+    plan = build_plan(pool, pruning, StrengthRule("constant", 0.1), score=score, drop_failed=True)
     assert plan.made_from.get("unscored") == (str(missing) if missing else None)
     said = describe_plan(plan)
     assert words in said, said

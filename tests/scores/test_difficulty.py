@@ -11,9 +11,14 @@ from torch import nn
 from conftest import MakePool
 from puma.errors import PumaError
 from puma.pools import to_unit
-from puma.scores.difficulty import tally
-from puma.scores.el2n import el2n, error_length
-from puma.scores.record import OutcomeRecord, goes_on, read_outcomes
+from puma.scores.difficulty import (
+    OutcomeRecord,
+    count_visits,
+    covers_steps,
+    measure_error_length,
+    read_outcomes,
+    score_el2n,
+)
 
 visit = st.tuples(st.integers(0, 6), st.booleans())
 
@@ -22,7 +27,7 @@ visit = st.tuples(st.integers(0, 6), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_counts_against_a_direct_recomputation(parts: list[list[tuple[int, bool]]]) -> None:
     stream = [entry for part in parts for entry in part]
-    found = tally(
+    found = count_visits(
         8,
         (
             (np.array([p for p, _ in part], dtype=np.int64), np.array([r for _, r in part], dtype=bool))
@@ -56,10 +61,10 @@ def test_outcomes_survive_the_disk_and_a_restart(tmp_path: Path, per_step: int) 
     assert np.array_equal(read_outcomes(path, per_step, range(5, 9)), right[5:9])
     with pytest.raises(PumaError, match="ends before step 21"):
         read_outcomes(path, per_step, range(21))
-    assert goes_on(path, per_step, 20)
-    assert not goes_on(path, per_step, 21)
-    assert not goes_on(tmp_path / "absent", per_step, 1)
-    assert goes_on(tmp_path / "absent", per_step, 0)
+    assert covers_steps(path, per_step, 20)
+    assert not covers_steps(path, per_step, 21)
+    assert not covers_steps(tmp_path / "absent", per_step, 1)
+    assert covers_steps(tmp_path / "absent", per_step, 0)
 
 
 def test_el2n_by_hand(make_pool: MakePool) -> None:
@@ -75,8 +80,8 @@ def test_el2n_by_hand(make_pool: MakePool) -> None:
                 probability = torch.softmax(net(images[row : row + 1])[0], 0).tolist()
             target = [1.0 if k == batch.labels[row] else 0.0 for k in range(3)]
             expected[row] += sum((p - t) ** 2 for p, t in zip(probability, target, strict=True)) ** 0.5 / 2
-    torch.testing.assert_close(el2n(nets, pool, batch_size=7), expected)
-    assert error_length(torch.tensor([[100.0, 0]]), torch.tensor([0])).item() == 0
-    assert error_length(torch.tensor([[100.0, 0]]), torch.tensor([1])).item() == pytest.approx(2**0.5)
+    torch.testing.assert_close(score_el2n(nets, pool, batch_size=7), expected)
+    assert measure_error_length(torch.tensor([[100.0, 0]]), torch.tensor([0])).item() == 0
+    assert measure_error_length(torch.tensor([[100.0, 0]]), torch.tensor([1])).item() == pytest.approx(2**0.5)
     with pytest.raises(PumaError, match="at least one net"):
-        el2n([], pool)
+        score_el2n([], pool)

@@ -6,10 +6,10 @@ import pytest
 
 from conftest import Run
 from puma import Pool, PumaError
-from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning import PruneRule, StrengthRule, build_plan
 from puma.processes import ProcessGroup, resolve_device
-from puma.scores.record import OutcomeRecord, outcome_file, read_outcomes
-from puma.scores.table import open_named
+from puma.scores.difficulty import OutcomeRecord, outcome_file, read_outcomes
+from puma.scores.score_table import open_named_scores
 from puma.training import TrainConfig, loop
 from puma.training.batches import load_samples, make_batch_source
 from puma.training.outcomes import score_difficulty
@@ -77,7 +77,7 @@ def test_scores_on_the_command_line(tmp_path: Path, pool_folder: Path, config: T
     code, _, err = puma("scores", "el2n", str(pool_folder), "--out", el2n, *longer)
     assert (code, "was begun with other settings (samples_seen" in err) == (2, True)
     pool = Pool.open(pool_folder)
-    assert open_named(el2n).easiness(pool).max() <= 0
+    assert open_named_scores(el2n).easiness(pool).max() <= 0
     plan = ["plan", str(pool_folder), "--score", f"{cd}:cd_clean", "--prune-easy", "0.2", "--strength", "constant"]
     assert puma(*plan, "--drop-failed", "--out", str(tmp_path / "plan.parquet"))[0] == 0
 
@@ -113,9 +113,9 @@ def test_another_number_of_processes_goes_on_without_recording(
 
 def test_a_replaced_plan_is_noticed(tmp_path: Path, pool_folder: Path, config: TrainConfig) -> None:
     pool, path = Pool.open(pool_folder), tmp_path / "plan.parquet"
-    make_plan(pool, Pruning(random=0.2), Strength("constant", 0.1)).save(path)
+    build_plan(pool, PruneRule(random=0.2), StrengthRule("constant", 0.1)).save(path)
     run = start_run(config, [pool_folder], tmp_path / "run", plan=path, show=False)
-    make_plan(pool, Pruning(random=0.2, seed=1), Strength("constant", 0.1)).save(path)
+    build_plan(pool, PruneRule(random=0.2, seed=1), StrengthRule("constant", 0.1)).save(path)
     with pytest.raises(PumaError, match="the pool or plan has changed"):
         score_difficulty(run)
 

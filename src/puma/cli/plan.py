@@ -9,12 +9,12 @@ import numpy as np
 from tyro.conf import Positional
 
 from puma.errors import PumaError
-from puma.planning import Plan
-from puma.planning.build import Pruning, Strength, make_plan
-from puma.planning.show import balance_warnings, describe, difference, draw
+from puma.planning import Plan, PruneRule, StrengthRule, build_plan
+from puma.planning.show import compare_plans as tell_differences
+from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance
 from puma.pools import Pool, open_pools
 from puma.scores import Scores
-from puma.scores.table import open_named, open_scores, save_scores
+from puma.scores.score_table import open_named_scores, open_scores, save_scores
 
 
 def write_plan(
@@ -74,16 +74,16 @@ def write_plan(
     _check_free(out, force or dry_run)
     pool = open_pools(pools)
     rule = strength or ("constant" if margins is None else "margin")
-    made = make_plan(
+    made = build_plan(
         pool,
-        Pruning(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
-        Strength(rule, eps, gap, weak_eps, difficult_from),
-        score=open_named(score) if score else None,
+        PruneRule(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
+        StrengthRule(rule, eps, gap, weak_eps, difficult_from),
+        score=open_named_scores(score) if score else None,
         margin=open_scores(margins, "margin") if margins else None,
-        difficulty=open_named(difficulty) if difficulty else None,
+        difficulty=open_named_scores(difficulty) if difficulty else None,
         drop_failed=drop_failed,
     )
-    print(describe(made, pool))
+    print(describe_plan(made, pool))
     _warn_of_imbalance(pool, made)
     if not dry_run:
         print(f"plan: {made.save(out)}")
@@ -103,13 +103,13 @@ def show_plan(
     pool = open_pools(pools) if pools else None
     if pool is not None:
         plan.of(pool)
-    print(describe(plan, pool))
+    print(describe_plan(plan, pool))
     if pool is not None:
         _warn_of_imbalance(pool, plan)
     target = picture or path.with_suffix(".png")
     if target == path or not len(plan):
         raise PumaError(f"{path} has no samples to draw, or --picture is the plan itself; give another --picture.")
-    draw(plan, target, pool)
+    draw_plan(plan, target, pool)
     print(f"picture: {target}")
 
 
@@ -120,7 +120,7 @@ def compare_plans(one: Positional[Path], two: Positional[Path], /) -> None:
         one: a plan.parquet.
         two: another.
     """
-    print(difference(Plan.open(one), Plan.open(two)))
+    print(tell_differences(Plan.open(one), Plan.open(two)))
 
 
 def export_plan(path: Positional[Path], out: Positional[Path], /, *, force: bool = False) -> None:
@@ -148,7 +148,7 @@ def export_plan(path: Positional[Path], out: Positional[Path], /, *, force: bool
 
 
 def _warn_of_imbalance(pool: Pool, plan: Plan) -> None:
-    for sentence in balance_warnings(pool, plan.keep):
+    for sentence in warn_of_imbalance(pool, plan.keep):
         print(f"puma: warning: {sentence}", file=sys.stderr)
 
 
@@ -193,7 +193,7 @@ def score_by_el2n(
         seed: of the first net; the others count up from it.
         force: replace an existing file.
     """
-    from puma.scores.el2n import el2n
+    from puma.scores.difficulty import score_el2n
     from puma.training import find_recipe, load_model
     from puma.training.run import ensure_run
 
@@ -208,7 +208,7 @@ def score_by_el2n(
     for index, folder in enumerate(folders):
         ensure_run(replace(settings, seed=seed + index), pools, folder)
     models = (load_model(str(folder), pool.num_classes) for folder in folders)
-    values = el2n(models, pool, progress=True).numpy()
+    values = score_el2n(models, pool, progress=True).numpy()
     score = Scores("el2n", pool.sample_id, values, pool.fingerprint, {"nets": str(nets), "recipe": recipe})
     _print_summary(score)
     print(f"scores: {score.save(out)}")

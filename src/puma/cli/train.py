@@ -99,10 +99,11 @@ def _tell_finished(run: Path) -> None:
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
     from puma.margins.search import find_method
-    from puma.planning.build import Pruning, Strength, check, make_plan
-    from puma.planning.show import describe
+    from puma.planning import PruneRule, StrengthRule, build_plan
+    from puma.planning.build import check_rules
+    from puma.planning.show import describe_plan
     from puma.pools import open_pools
-    from puma.scores.table import open_scores
+    from puma.scores.score_table import open_scores
     from puma.training.run import ensure_run
 
     begun = find_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
@@ -139,14 +140,14 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         if rounds < 1:
             raise PumaError(f"give at least one round, got {rounds}.")
         pool = open_pools(pools)
-        pruning, strength = Pruning(easy=prune_easy), Strength("margin", settings.attack.eps, gap)
-        check(pruning, strength)
+        pruning, strength = PruneRule(easy=prune_easy), StrengthRule("margin", settings.attack.eps, gap)
+        check_rules(pruning, strength)
         find_method(method)
         run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measure_or_find(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
-            made = make_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
-            print(f"round {turn}: {describe(made).splitlines()[0]}")
+            made = build_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
+            print(f"round {turn}: {describe_plan(made).splitlines()[0]}")
             plan = _save_or_find(made, out / f"plan-{turn}.parquet")
             run = ensure_run(settings, pools, out / f"run-{turn}", plan=plan)
         print(f"model: {run / 'model.safetensors'}")

@@ -20,11 +20,10 @@ from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, OutsideMode
 from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
 from puma.models import fingerprint_model
-from puma.planning import Plan
-from puma.planning.build import Pruning, Strength, make_plan
+from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
-from puma.scores.table import open_scores, save_scores
+from puma.scores.score_table import open_scores, save_scores
 from puma.training import load_model
 from puma.training.config import OnlineConfig, TrainConfig, config_to_dict
 from puma.training.outcomes import score_difficulty
@@ -135,8 +134,8 @@ class Workspace:
         margins = self.measure_margins(spec.margins, pools, seed) if spec.needs_margins else None
         counted = self.count_difficulty(spec.difficulty_of, seed) if spec.needs_difficulty else None
         eps = self.setting.eps
-        pruning = Pruning(easy=spec.easy, difficult=spec.difficult, random=spec.random, seed=seed)
-        strength = Strength(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps)
+        pruning = PruneRule(easy=spec.easy, difficult=spec.difficult, random=spec.random, seed=seed)
+        strength = StrengthRule(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps)
         pool = open_pools(pools)
         files = [path and hash_file(path) for path in (margins, counted)]
         rules = [asdict(pruning), asdict(strength), spec.score]
@@ -150,7 +149,7 @@ class Workspace:
             with explain_damage(margins):
                 margin = None if margins is None else open_scores(margins, "margin")
             score = margin if spec.score == "margin" else difficulty
-            made = make_plan(
+            made = build_plan(
                 pool, pruning, strength, score=score, margin=margin, difficulty=difficulty, drop_failed=True
             )
             return made.save(out)

@@ -1,99 +1,117 @@
 """Make a plan out of scores: every strategy of pruning with every rule of strength."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.errors import PumaError
-from puma.planning.plan import Plan, wiped_out
-from puma.planning.rules import Drop, adaptive_strength, prune
-from puma.pools import Pool
+from puma.errors import PumaError, unknown_name
+from puma.margins import Margins
+from puma.planning.plan import Plan, find_lost_classes
+from puma.planning.prune import Mask, PruneRule, keep_samples
+from puma.planning.strength import StrengthName, StrengthRule, assign_strengths
+from puma.pools import Pool, open_pools
+from puma.pools.pool import PoolSource
+from puma.provenance import UNKNOWN, Link
 from puma.scores import Scores
+from puma.scores.score_table import open_named_scores, open_scores
 
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """Which samples go. Fractions are of the whole pool (or of each class or origin) before anything is dropped.
-
-    Attributes:
-        easy: share of the easiest samples to drop (PE).
-        difficult: share of the most difficult samples to drop (PD).
-        random: share of samples to drop at random.
-        easy_threshold: drop samples easier than this score (margin above it; CD, EL2N, forgetting below it).
-        difficult_threshold: drop samples as difficult as this score or more.
-        within: take the shares of the whole ``pool``, or within each ``class`` or ``origin``.
-        seed: tells apart samples of equal score, and draws the random ones.
-    """
-
-    easy: float = 0.0
-    difficult: float = 0.0
-    random: float = 0.0
-    easy_threshold: float | None = None
-    difficult_threshold: float | None = None
-    within: Literal["pool", "class", "origin"] = "pool"
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Strength:
-    """How strongly to attack what is kept.
-
-    Attributes:
-        rule: ``constant`` eps; ``margin`` less gap, clipped to [-eps, eps]; ``weak-if-difficult``: weak_eps for
-            samples that are always misclassified, eps for the others; ``margin-if-difficult``: the margin rule for
-            those, eps for the others.
-        eps: the largest strength.
-        gap: subtracted from the margin.
-        weak_eps: see ``rule``.
-        difficult_from: a sample whose CD is this or more is always misclassified.
-    """
-
-    rule: Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"] = "margin"
-    eps: float = 8 / 255
-    gap: float = 0.0
-    weak_eps: float = 1 / 255
-    difficult_from: float = 1.0
+ScoreSource = Scores | str | Path
 
 
 def make_plan(
+    pool: PoolSource,
+    margins: Margins | ScoreSource | None = None,
+    *,
+    prune_easy: float = 0.0,
+    prune_difficult: float = 0.0,
+    prune_random: float = 0.0,
+    easy_threshold: float | None = None,
+    difficult_threshold: float | None = None,
+    within: Literal["pool", "class", "origin"] = "pool",
+    strength: StrengthName | None = None,
+    eps: float = 8 / 255,
+    gap: float = 0.0,
+    weak_eps: float = 1 / 255,
+    difficult_from: float = 1.0,
+    score: ScoreSource | None = None,
+    difficulty: ScoreSource | None = None,
+    drop_failed: bool = False,
+    seed: int = 0,
+) -> Plan:
+    """Decide for every sample of a pool whether to keep it and how strongly to attack it.
+
+    PUMA is ``prune_easy=0.2``: the fifth with the highest margins goes, the others are attacked as strongly as their
+    margins allow.
+
+    >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
+    >>> margins = puma.Scores("margin", pool.sample_id, np.linspace(-0.1, 0.1, 6, dtype=np.float32), pool.fingerprint)
+    >>> plan = puma.make_plan(pool, margins, prune_easy=0.2, eps=8 / 255)
+    >>> plan.keep, plan.strength  # (n,) bool and (n,) float32, in the order of the pool
+    (tensor([ True,  True,  True,  True,  True, False]), tensor([-0.0314, ...,  0.0314]))
+
+    Args:
+        pool: a pool or its folder.
+        margins: what ``measure_pool`` or ``measure_margins`` gave for this pool, or the file.
+        prune_easy: share of the easiest samples to drop.
+        prune_difficult: share of the most difficult samples to drop.
+        prune_random: share of samples to drop at random.
+        easy_threshold: drop samples easier than this score.
+        difficult_threshold: drop samples as difficult as this score or more.
+        within: take the shares of the whole pool, or within each class or origin.
+        strength: ``constant`` eps; ``margin`` less gap, clipped to eps; ``weak-if-difficult`` and
+            ``margin-if-difficult``: weak_eps or margin only for always-wrong samples. By default ``margin``, or
+            ``constant`` where no margins are given.
+        eps: the largest strength.
+        gap: subtracted from the margin.
+        weak_eps: strength of always-wrong samples with ``weak-if-difficult``.
+        difficult_from: samples of this difficulty or more count as always wrong.
+        score: prune by this score instead of the margin: a table or its file (FILE:SCORE where it has several).
+        difficulty: classification difficulty for the rules that ask for it.
+        drop_failed: leave out samples without a score (NaN) instead of refusing them.
+        seed: tells apart samples of equal score, and draws the random ones.
+    """
+    pool = open_pools(pool)
+    margin = None if margins is None else _take_margins(margins, pool)
+    return build_plan(
+        pool,
+        PruneRule(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
+        StrengthRule(strength or ("constant" if margin is None else "margin"), eps, gap, weak_eps, difficult_from),
+        score=_take_scores(score, "score"),
+        margin=margin,
+        difficulty=_take_scores(difficulty, "difficulty"),
+        drop_failed=drop_failed,
+    )
+
+
+def build_plan(
     pool: Pool,
-    pruning: Pruning,
-    strength: Strength,
+    pruning: PruneRule,
+    strength: StrengthRule,
     *,
     score: Scores | None = None,
     margin: Scores | None = None,
     difficulty: Scores | None = None,
     drop_failed: bool = False,
 ) -> Plan:
-    """Decide for every sample of the pool.
+    """Decide for every sample of the pool by rules and tables; ``make_plan`` is the door to it.
 
-    Args:
-        pool: what the scores were made for.
-        pruning: which samples go.
-        strength: how strongly the others are attacked.
-        score: what pruning goes by; the margin if it is not given.
-        margin: what the margin rules go by.
-        difficulty: CD, for the rules that ask for it.
-        drop_failed: drop samples that a score has no number for (NaN) instead of refusing them; fractions are then
-            of the others.
-
-    A margin search that did not cross comes as an infinite margin (or plus or minus the cap it looked up to): the
-    sample counts as having the highest (lowest) margin, and its strength is at the limit.
+    ``score`` is what pruning goes by, the margin if it is not given. With ``drop_failed`` fractions are of the samples
+    that have a score. A margin search that did not cross comes as an infinite margin (or plus or minus the cap it
+    looked up to): the sample counts as having the highest (lowest) margin, and its strength is at the limit.
     """
-    check(pruning, strength)
+    check_rules(pruning, strength)
     if difficulty is not None and not difficulty.kind.startswith("cd_"):
         raise PumaError(f"difficulty must be cd_clean or cd_adversarial, got {difficulty.kind}; name it as FILE:SCORE.")
     chosen = score or margin
+    used = {"score": chosen, "margin": margin, "difficulty": difficulty}
     failed = np.zeros(len(pool), dtype=bool)
-    for used in {id(table): table for table in (chosen, margin, difficulty) if table is not None}.values():
-        failed |= np.isnan(used.of(pool))
+    for table in {id(table): table for table in used.values() if table is not None}.values():
+        failed |= np.isnan(table.of(pool))
     if failed.any() and not drop_failed:
         first = int(pool.sample_id[np.argmax(failed)])
         raise PumaError(
@@ -105,12 +123,17 @@ def make_plan(
     if failed.any():
         scored = pool.subset(~failed)
         keep = np.zeros(len(pool), dtype=bool)
-        keep[~failed] = kept(
-            scored, None if easiness is None else easiness[~failed], pruning, high_is_easy=high_is_easy
-        )
+        ranked = None if easiness is None else easiness[~failed]
+        keep[~failed] = keep_samples(scored, ranked, pruning, high_is_easy=high_is_easy)
     else:
-        keep = kept(pool, easiness, pruning, high_is_easy=high_is_easy)
-    radius = strengths(len(pool), strength, margin=_of(margin, pool, failed), difficulty=_of(difficulty, pool, failed))
+        keep = keep_samples(pool, easiness, pruning, high_is_easy=high_is_easy)
+    radius = assign_strengths(
+        len(pool),
+        strength,
+        margin=_order_scores(margin, pool, failed),
+        difficulty=_order_scores(difficulty, pool, failed),
+    )
+    measured = {} if margin is None else margin.made_from
     plan = Plan(
         sample_id=torch.from_numpy(pool.sample_id),
         keep=torch.from_numpy(keep),
@@ -121,53 +144,38 @@ def make_plan(
             **{f"strength.{name}": str(value) for name, value in asdict(strength).items()},
             **({"score": chosen.kind} if chosen is not None else {}),
             **({"unscored": str(int(failed.sum()))} if failed.any() else {}),
+            **{f"margins.{name}": measured[name] for name in ("method", "norm") if name in measured},
         },
+        links=_link_inputs(pool, {role: table for role, table in used.items() if table is not None}),
     )
-    wiped_out(pool, plan.keep)
+    find_lost_classes(pool, plan.keep)
     return plan
 
 
-def kept(pool: Pool, easiness: NDArray[np.float32] | None, pruning: Pruning, *, high_is_easy: bool) -> Mask:
-    """Return which samples stay (n,); ``easiness`` is high for easy samples."""
-    wants: list[tuple[Drop, float]] = [("high", pruning.easy), ("low", pruning.difficult), ("random", pruning.random)]
-    by_score = pruning.easy or pruning.difficult or _thresholds(pruning)
-    if easiness is None:
-        if by_score:
-            raise PumaError("dropping easy or difficult samples needs a score; give --margins or --score FILE.")
-        easiness = np.zeros(len(pool), dtype=np.float32)
-    keep = np.ones(len(pool), dtype=bool)
-    for rows in _groups(pool, pruning.within):
-        for drop, fraction in wants:
-            if fraction:
-                ids = torch.from_numpy(pool.sample_id[rows])
-                stays = prune(torch.from_numpy(easiness[rows]), fraction, drop=drop, seed=pruning.seed, sample_id=ids)
-                keep[rows] &= stays.numpy()
-    sign = 1 if high_is_easy else -1
-    if pruning.easy_threshold is not None:
-        keep &= ~(easiness > sign * pruning.easy_threshold)
-    if pruning.difficult_threshold is not None:
-        keep &= ~(easiness <= sign * pruning.difficult_threshold)
-    return keep
+def _link_inputs(pool: Pool, tables: dict[str, Scores]) -> tuple[Link, ...]:
+    """Name everything a plan was made from: the pool, each table once, and the model that was measured."""
+    links = [Link("pool", "pool", pool.fingerprint, pool.place)]
+    seen: set[int] = set()
+    for role, table in reversed(tables.items()):  # margins that pruning goes by too are called margins
+        if id(table) not in seen:
+            seen.add(id(table))
+            kind: Literal["margins", "scores"] = "margins" if table.kind == "margin" else "scores"
+            file = table.file
+            name = "margins" if role == "margin" else role
+            links.append(Link(name, kind, file.hash if file else UNKNOWN, file.path if file else ""))
+            if role == "margin":
+                links.append(Link("margin model", "model", table.made_from.get("model", UNKNOWN)))
+    return tuple(links)
 
 
-def strengths(count: int, strength: Strength, *, margin: Tensor | None, difficulty: Tensor | None) -> Tensor:
-    """Return the strength of every sample (n,)."""
-    constant = torch.full((count,), strength.eps)
-    if strength.rule == "constant":
-        return constant
-    if margin is None and strength.rule in ("margin", "margin-if-difficult"):
-        raise PumaError(f"strength rule {strength.rule!r} needs margins; give --margins FILE.")
-    fitted = constant if margin is None else adaptive_strength(margin, strength.eps, gap=strength.gap)
-    if strength.rule == "margin":
-        return fitted
-    if difficulty is None:
-        raise PumaError(f"strength rule {strength.rule!r} needs classification difficulty; give --difficulty FILE.")
-    easier = torch.full((count,), strength.weak_eps) if strength.rule == "weak-if-difficult" else fitted
-    return torch.where(difficulty >= strength.difficult_from, easier, constant)
-
-
-def check(pruning: Pruning, strength: Strength) -> None:
+def check_rules(pruning: PruneRule, strength: StrengthRule) -> None:
     """Raise one error that lists everything wrong with the settings."""
+    for kind, name, known in (
+        ("within", pruning.within, ["pool", "class", "origin"]),
+        ("strength rule", strength.rule, ["constant", "margin", "weak-if-difficult", "margin-if-difficult"]),
+    ):
+        if name not in known:
+            raise unknown_name(kind, name, known)
     shares = (pruning.easy, pruning.difficult, pruning.random)
     rules = {
         f"fractions must lie in [0, 1), got {shares}": all(0 <= share < 1 for share in shares),
@@ -193,20 +201,40 @@ def check(pruning: Pruning, strength: Strength) -> None:
         raise PumaError(f"{'; '.join(broken)}.")
 
 
-def _thresholds(pruning: Pruning) -> bool:
-    return pruning.easy_threshold is not None or pruning.difficult_threshold is not None
+def _take_scores(source: ScoreSource | None, name: str) -> Scores | None:
+    if source is None or isinstance(source, Scores):
+        return source
+    if isinstance(source, str | Path):
+        return open_named_scores(str(source))
+    raise PumaError(f"{name} must be a table of scores or its file, got {type(source).__name__}.")
 
 
-def _groups(pool: Pool, within: str) -> list[NDArray[np.int64] | slice]:
-    if within == "pool":
-        return [slice(None)]
-    column = pool.labels if within == "class" else pool.origin
-    order = np.argsort(column, kind="stable")
-    ends = np.cumsum(np.bincount(column))
-    return [rows for rows in np.split(order, ends[:-1]) if len(rows)]
+def _take_margins(source: Margins | ScoreSource, pool: Pool) -> Scores:
+    """Take margins as a table, a file, or as they were measured: one for every sample, in the order of the pool."""
+    if isinstance(source, Scores):
+        return source
+    if isinstance(source, str | Path):
+        return open_scores(source, "margin")
+    if not hasattr(source, "margin"):
+        raise PumaError(
+            f"margins must be what measure_pool or measure_margins gives, or a file of margins, "
+            f"got {type(source).__name__}."
+        )
+    margin = torch.as_tensor(source.margin).numpy(force=True).astype(np.float32)
+    ids = getattr(source, "sample_id", None)
+    described = getattr(source, "made_from", {})
+    if ids is None and len(margin) != len(pool):
+        raise PumaError(f"there must be a margin for each of the pool's {len(pool):,} samples, got {len(margin):,}.")
+    return Scores(
+        "margin",
+        pool.sample_id if ids is None else np.asarray(ids, dtype=np.int64),
+        margin,
+        str(described.get("pool", pool.fingerprint)),
+        {name: str(described[name]) for name in ("method", "norm", "model") if name in described},
+    )
 
 
-def _of(scores: Scores | None, pool: Pool, failed: Mask) -> Tensor | None:
+def _order_scores(scores: Scores | None, pool: Pool, failed: Mask) -> Tensor | None:
     if scores is None:
         return None
     values = scores.of(pool)

@@ -1,4 +1,4 @@
-"""Use a plan in training code of your own: wrap a map-style dataset, or sample from it."""
+"""Use a plan in training code of your own: batches of a pool, a wrapped map-style dataset, or a sampler."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ from torch.utils.data import Dataset, Sampler
 
 from puma.errors import PumaError
 from puma.planning.plan import Plan
+from puma.pools import MixedSampler, Origin, Pool, to_unit
 
 
 class MapStyle(Protocol):
@@ -65,3 +66,45 @@ class PlanSampler(Sampler[int]):
         generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) & (2**63 - 1))
         order = self.kept[torch.randperm(len(self.kept), generator=generator)]
         return iter(order[self.rank : len(self) * self.ranks : self.ranks].tolist())
+
+
+class PlanLoader:
+    """Batches ``(images, labels, strength, sample_id)`` of the kept samples of a pool; see ``Plan.loader``.
+
+    Images are float32 in [0, 1], shape (batch, channels, height, width). What a batch holds is a function of the seed
+    and its number, so the same settings give the same batches everywhere.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        pool: Pool,
+        batch_size: int,
+        generated_fraction: float | None,
+        samples_seen: int | None,
+        seed: int,
+    ) -> None:
+        keep, self.strength = plan.of(pool)
+        kept = keep.numpy()
+        real, generated = ((pool.origin == origin).nonzero()[0] for origin in (Origin.REAL, Origin.GENERATED))
+        real, generated = real[kept[real]], generated[kept[generated]]
+        share = generated_fraction
+        if share is None:
+            share = len(generated) / max(1, len(real) + len(generated))
+        # one pass: every real sample once, or every generated one where there are no others
+        per_batch = batch_size - int(share * batch_size + 1e-9)
+        steps = -(-len(real) // per_batch) if per_batch else -(-len(generated) // batch_size)
+        length = samples_seen if samples_seen is not None else max(1, steps) * batch_size
+        self.pool, self.passes = pool, 0
+        self.sampler = MixedSampler(real, generated, batch_size, share, length, seed)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        first = self.passes * len(self)
+        self.passes += 1
+        for step in range(first, first + len(self)):
+            positions = self.sampler.positions(step)
+            batch = self.pool.batch(positions)
+            yield to_unit(batch.images), batch.labels, self.strength[torch.from_numpy(positions)], batch.sample_id

@@ -3,28 +3,26 @@
 ``plan.parquet`` is the whole of the method in one table, so any training code can use it.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from puma.errors import PumaError
-from puma.pools import Pool
-from puma.scores.align import align, check_unique
-from puma.scores.table import read_column
+from puma.pools import Pool, open_pools
+from puma.provenance import KEY, Link, read_links, write_links
+from puma.scores.score_table import align_rows, check_unique
+from puma.tables import read_columns, read_head, write_table
 
 if TYPE_CHECKING:
-    from puma.planning.dataset import MapStyle, PlannedDataset, PlanSampler
+    from puma.planning.dataset import MapStyle, PlanLoader, PlannedDataset, PlanSampler
+    from puma.pools.pool import PoolSource
 
-_FOOTER = b"puma"
 _COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(), "strength": pa.float32()}
 
 
@@ -32,7 +30,9 @@ _COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(),
 class Plan:
     """What to do with every sample of a pool: keep it or not, and how strongly to attack it.
 
-    ``strength`` is signed: negative moves a sample towards its label. ``made_from`` is free text about the origin.
+    ``sample_id``, ``keep`` and ``strength`` are (n,): int64, bool and float32. ``strength`` is signed: negative moves a
+    sample towards its label. ``made_from`` is free text about the settings; ``links`` name pool, margins and model by
+    hash, None where a file of an older version does not say.
     """
 
     sample_id: Tensor
@@ -40,6 +40,7 @@ class Plan:
     strength: Tensor
     pool_fingerprint: str
     made_from: Mapping[str, str] = field(default_factory=dict)
+    links: tuple[Link, ...] | None = None
 
     def __post_init__(self) -> None:
         kinds = {"sample_id": torch.int64, "keep": torch.bool, "strength": torch.float32}
@@ -61,51 +62,75 @@ class Plan:
     def __len__(self) -> int:
         return len(self.sample_id)
 
+    def __repr__(self) -> str:
+        kept = self.strength[self.keep]
+        reach = f", strength {float(kept.min()):+.4f} to {float(kept.max()):+.4f}" if len(kept) else ""
+        return f"Plan({len(self):,} samples, {len(kept):,} kept{reach}, for pool {self.pool_fingerprint[:8]})"
+
     @classmethod
     def open(cls, path: str | Path) -> "Plan":
         """Read ``plan.parquet``."""
-        if not Path(path).is_file():
+        if not Path(path).exists():
             raise PumaError(f"no plan at {path}; make one with: puma plan.")
-        try:
-            with Path(path).open("rb") as file:
-                schema = pq.read_schema(file)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
-        missing = [name for name in _COLUMNS if name not in schema.names]
+        head = read_head(path, "a plan")
+        missing = [name for name in _COLUMNS if name not in head.columns]
         if missing:
-            raise PumaError(f"{path} is not a plan: it lacks {', '.join(missing)}; it has {', '.join(schema.names)}.")
-        try:
-            footer = json.loads((schema.metadata or {})[_FOOTER])
-            fingerprint = str(footer["pool_fingerprint"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise PumaError(f"{path} does not say which pool it is for; make it again with: puma plan.") from error
-        columns = {}
-        for name, kind in _COLUMNS.items():
-            try:
-                columns[name] = torch.from_numpy(read_column(Path(path), name, kind))
-            except pa.ArrowInvalid as error:
-                raise PumaError(f"{path}: {name} must be {kind}, it is {schema.field(name).type}.") from error
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise PumaError(f"{path} is not a whole parquet file ({str(error).rstrip('.')}).") from error
-        return cls(**columns, pool_fingerprint=fingerprint, made_from=footer.get("made_from", {}))
+            raise PumaError(f"{path} is not a plan: it lacks {', '.join(missing)}; it has {', '.join(head.columns)}.")
+        made_from = head.footer.get("made_from", {})
+        if "pool_fingerprint" not in head.footer or not isinstance(made_from, dict):
+            raise PumaError(f"{path} does not say which pool it is for; make it again with: puma plan.")
+        columns = {name: torch.from_numpy(values) for name, values in read_columns(path, _COLUMNS, "a plan").items()}
+        return cls(
+            **columns,
+            pool_fingerprint=str(head.footer["pool_fingerprint"]),
+            made_from={str(name): str(value) for name, value in made_from.items()},
+            links=read_links(head.footer),
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write ``plan.parquet``; whole or not at all."""
-        path = Path(path)
-        footer = {"pool_fingerprint": self.pool_fingerprint, "made_from": dict(self.made_from)}
         columns = [pa.array(getattr(self, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
-        schema = pa.schema(list(_COLUMNS.items()), metadata={_FOOTER: json.dumps(footer)})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        pq.write_table(pa.Table.from_arrays(columns, schema=schema), partial)
-        partial.replace(path)
-        return path
+        footer: dict[str, Any] = {"pool_fingerprint": self.pool_fingerprint, "made_from": dict(self.made_from)}
+        if self.links is not None:
+            footer[KEY] = write_links(self.links)
+        schema = pa.schema(list(_COLUMNS.items()))
+        return write_table(path, schema, [pa.Table.from_arrays(columns, schema=schema)], footer)
 
     def dataset(self, dataset: "MapStyle") -> "PlannedDataset":
         """Wrap a map-style dataset so that it gives ``(image, label, strength, sample_id)`` of the kept samples."""
         from puma.planning.dataset import PlannedDataset
 
         return PlannedDataset(dataset, self)
+
+    def loader(
+        self,
+        pool: "PoolSource",
+        *,
+        batch_size: int = 512,
+        generated_fraction: float | None = None,
+        samples_seen: int | None = None,
+        seed: int = 0,
+    ) -> "PlanLoader":
+        """Return batches of the kept samples of a pool, for a training loop of your own.
+
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), [0, 1, 2, 0, 1, 2])
+        >>> plan = puma.make_plan(pool, prune_random=0.34, eps=8 / 255)
+        >>> for images, labels, strength, sample_id in plan.loader(pool, batch_size=2):
+        ...     print(tuple(images.shape), images.dtype, labels.shape, strength.shape, sample_id.shape)
+        (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
+        (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
+
+        Args:
+            pool: the pool that the plan was made for, or its folder.
+            batch_size: samples in every batch; the last one is filled up with the first of the next pass.
+            generated_fraction: share of generated samples in every batch; by default as many as the kept ones have.
+            samples_seen: length of one iteration; by default every kept real sample comes once (without real ones,
+                every generated one).
+            seed: other seeds give another order. A second iteration goes on where the first one ended.
+        """
+        from puma.planning.dataset import PlanLoader
+
+        return PlanLoader(self, open_pools(pool), batch_size, generated_fraction, samples_seen, seed)
 
     def sampler(self, *, seed: int = 0, rank: int = 0, ranks: int = 1) -> "PlanSampler":
         """Return a sampler of the kept samples' indices, for a dataset of your own."""
@@ -120,14 +145,14 @@ class Plan:
                 f"the plan was made for another pool: it carries fingerprint {self.pool_fingerprint[:12]}, "
                 f"this pool has {pool.fingerprint[:12]}; give the same pools in the same order, or plan again."
             )
-        rows = align(self.sample_id.numpy(), pool.sample_id, "the plan")
+        rows = align_rows(self.sample_id.numpy(), pool.sample_id, "the plan")
         if rows is None:
             return self.keep, self.strength
         places = torch.from_numpy(rows)
         return self.keep[places], self.strength[places]
 
 
-def wiped_out(pool: Pool, keep: Tensor) -> list[str]:
+def find_lost_classes(pool: Pool, keep: Tensor) -> list[str]:
     """Names of the classes that the pool has and ``keep`` leaves no sample of; keeping nothing at all raises."""
     if not bool(keep.any()):
         raise PumaError(f"the plan keeps none of the pool's {len(pool):,} samples; prune a smaller fraction.")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from puma.drawing import BINS, KEPT, POOL, PRUNED
-from puma.planning.plan import Plan, wiped_out
+from puma.planning.plan import Plan, find_lost_classes
 from puma.pools import Origin, Pool
 
 _BAR = 30
@@ -15,7 +15,7 @@ _MOST_CLASSES = 25
 _BALANCE_SHIFT = 1.5  # a class whose share of the pool changes by more than this factor is worth a warning
 
 
-def describe(plan: Plan, pool: Pool | None = None) -> str:
+def describe_plan(plan: Plan, pool: Pool | None = None) -> str:
     """Counts, strengths and, with the pool, classes and origins, as lines of text."""
     keep, strength = plan.keep, plan.strength[plan.keep]
     share = len(strength) / max(len(plan), 1)
@@ -34,11 +34,11 @@ def describe(plan: Plan, pool: Pool | None = None) -> str:
             lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}")
     lines += [f"  {name}: {value}" for name, value in plan.made_from.items()]
     if pool is not None:
-        lines += _by_class(pool, keep.numpy())
+        lines += _count_classes(pool, keep.numpy())
     return "\n".join(lines)
 
 
-def _by_class(pool: Pool, keep: np.ndarray) -> list[str]:
+def _count_classes(pool: Pool, keep: np.ndarray) -> list[str]:
     lines = []
     for origin in Origin:
         total, kept = int((pool.origin == origin).sum()), int(((pool.origin == origin) & keep).sum())
@@ -52,9 +52,9 @@ def _by_class(pool: Pool, keep: np.ndarray) -> list[str]:
     return lines
 
 
-def balance_warnings(pool: Pool, keep: torch.Tensor) -> list[str]:
+def warn_of_imbalance(pool: Pool, keep: torch.Tensor) -> list[str]:
     """Sentences about classes that the plan removes, or whose share of the pool it changes a lot."""
-    lost = wiped_out(pool, keep)
+    lost = find_lost_classes(pool, keep)
     sentences = [f"no sample of {', '.join(lost)} is kept"] if lost else []
     before = np.bincount(pool.labels, minlength=pool.num_classes) / len(pool)
     after = np.bincount(pool.labels[keep.numpy()], minlength=pool.num_classes) / int(keep.sum())
@@ -68,7 +68,7 @@ def balance_warnings(pool: Pool, keep: torch.Tensor) -> list[str]:
     return sentences
 
 
-def difference(one: Plan, two: Plan) -> str:
+def compare_plans(one: Plan, two: Plan) -> str:
     """What differs between two plans for the same pool, as lines of text."""
     if one.pool_fingerprint != two.pool_fingerprint:
         return "the plans are for different pools"
@@ -92,7 +92,7 @@ def difference(one: Plan, two: Plan) -> str:
     return "\n".join(lines)
 
 
-def draw(plan: Plan, path: Path, pool: Pool | None = None) -> None:
+def draw_plan(plan: Plan, path: Path, pool: Pool | None = None) -> None:
     """Write a picture: strengths of the kept samples, and with the pool what is kept of each class."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -60,10 +60,6 @@ class PictureFiles:
             images[index] = image
         return images
 
-    def image_bytes(self, row: int) -> bytes:
-        """Decoded pixels of one row."""
-        return self._decode(row).tobytes()
-
     def _decode(self, row: int) -> NDArray[np.uint8]:
         path = self.path(row)
         try:
@@ -206,7 +202,7 @@ def _write_as_files(
     file_ends = np.load(folder / "files_end.npy")
     images = PictureFiles(pictures.root, folder / "files.txt", file_ends, pictures.size, pictures.channels)
     more = {"pictures": str(pictures.root.resolve()), "size": pictures.size, "checksum": checksum}
-    write_description(folder, part, images.image_bytes, shape, more)
+    write_description(folder, part, lambda row: images[np.array([row])].tobytes(), shape, more)
 
 
 def write_picture_folder(

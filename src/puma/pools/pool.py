@@ -5,11 +5,14 @@ rest, so fifty million images cost no more memory than fifty; subsets and concat
 """
 
 import hashlib
+import operator
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +21,11 @@ from torch import Tensor
 
 from puma.errors import PumaError
 from puma.pools.store import Origin, Store, is_pool, open_store
+from puma.pools.tensors import Array, DatasetImages, OriginName, store_dataset, store_tensors
+from puma.pools.writer import Chunk, PoolPart, fingerprint_content, write_parts
 
 Rows = NDArray[np.int64]
+_CHUNK_BYTES = 1 << 24  # of images that are read in one go
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,57 @@ class Pool:
     stores: tuple[Store, ...]
     rows: Rows | None = None
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.stores, tuple) and self.stores and all(isinstance(s, Store) for s in self.stores)):
+            raise PumaError(
+                "a pool is made by Pool.from_tensors(images, labels), Pool.from_dataset(dataset) or Pool.open(folder)."
+            )
+
+    @classmethod
+    def from_tensors(
+        cls,
+        images: Array,
+        labels: Array,
+        *,
+        origin: OriginName | Origin | Array = "real",
+        class_names: Sequence[str] | None = None,
+        layout: str | None = None,
+    ) -> "Pool":
+        """Make a pool of images and labels in memory; ids count from 0.
+
+        >>> images = torch.rand(6, 3, 8, 8)  # (n, channels, height, width) or (n, height, width, channels)
+        >>> puma.Pool.from_tensors(images, torch.tensor([0, 1, 2, 0, 1, 2]))[5][1]
+        2
+
+        Args:
+            images: torch or numpy, uint8 or floating point in [0, 1], which is rounded to whole grey values.
+            labels: integers (n,) from 0 on.
+            origin: ``real`` or ``generated``, or 0 or 1 for every image.
+            class_names: in the order of the labels; numbers if they are not given.
+            layout: ``NCHW`` or ``NHWC``; found out where only one of them can be meant.
+        """
+        store = store_tensors(images, labels, origin=origin, class_names=class_names, layout=layout)
+        return cls((store,))
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        origin: OriginName | Origin | Array = "real",
+        class_names: Sequence[str] | None = None,
+    ) -> "Pool":
+        """Make a pool of any map-style dataset of (image, label); images are read when they are asked for.
+
+        >>> pairs = [(torch.rand(1, 8, 8), label) for label in (0, 1, 0)]
+        >>> len(puma.Pool.from_dataset(pairs))
+        3
+
+        Images are PIL pictures, tensors or arrays, all of one size and without random augmentation. The fingerprint
+        looks at 1024 evenly spaced ones.
+        """
+        return cls((store_dataset(dataset, origin=origin, class_names=class_names),))
+
     @classmethod
     def open(cls, path: str | Path) -> "Pool":
         """Open the pool in a folder; images stay on disk."""
@@ -62,6 +119,73 @@ class Pool:
     @cached_property
     def _starts(self) -> Rows:
         return np.cumsum([0] + [len(store) for store in self.stores])
+
+    def __repr__(self) -> str:
+        height, width, channels = self.image_shape
+        return (
+            f"Pool({len(self):,} images of {height} x {width} x {channels}, {self.num_classes} classes, "
+            f"{int((self.origin == Origin.GENERATED).sum()):,} generated, fingerprint {self.fingerprint[:8]})"
+        )
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        """Return image (channels, height, width), float32 in [0, 1], and label; so ``DataLoader(pool)`` works."""
+        place = operator.index(position)
+        place += len(self) if place < 0 else 0
+        if not 0 <= place < len(self):
+            raise IndexError(f"position {position} is outside of a pool of {len(self):,} images")
+        return self.__getitems__([place])[0]
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, int]]:
+        """Return several items at once, as torch's DataLoader asks for them."""
+        batch = self.batch(positions)
+        return list(zip(to_unit(batch.images), batch.labels.tolist(), strict=True))
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the pool into a folder, with ids that count from 0; the same content is found again.
+
+        Another pool in the way raises, unless ``force`` is given.
+        """
+        out = Path(path)
+        if (out / "pool.json").is_file() and not force:
+            there = open_store(out)
+            if there.fingerprint != self._fingerprint_saved():
+                raise PumaError(f"{out} holds another pool of {len(there):,} images; choose another folder.")
+            return out
+        sampled = len(self.stores) == 1 and self.rows is None and isinstance(self.stores[0].images, DatasetImages)
+        part = PoolPart(
+            self._read_chunks(),
+            self.class_names,
+            len(self),
+            self.origin,
+            allow_empty_class=True,
+            checksum=self.stores[0].checksum if sampled else None,
+        )
+        return write_parts({"": part}, out, force=force)
+
+    def _read_chunks(self) -> Iterator[Chunk]:
+        for batch in self.batches(max(1, _CHUNK_BYTES // int(np.prod(self.image_shape)))):
+            yield batch.images.permute(0, 2, 3, 1).numpy(), batch.labels.numpy()
+
+    def _fingerprint_saved(self) -> str:
+        """The fingerprint that the pool has once it is saved."""
+        if len(self.stores) == 1 and self.rows is None:
+            return self.stores[0].fingerprint
+        checksum = 0
+        for images, _ in self._read_chunks():
+            checksum = zlib.crc32(np.ascontiguousarray(images).data, checksum)
+        return fingerprint_content(
+            lambda row: self.batch([row]).images.permute(0, 2, 3, 1).numpy().tobytes(),
+            self.labels,
+            self.origin,
+            self.image_shape,
+            self.class_names,
+            checksum,
+        )
+
+    @property
+    def place(self) -> str:
+        """Where the pool lies, as a hint for those who look for it; empty for memory."""
+        return " + ".join(str(store.folder) for store in self.stores if store.folder is not None)
 
     def __len__(self) -> int:
         return int(self._starts[-1]) if self.rows is None else len(self.rows)
@@ -139,12 +263,18 @@ class Pool:
         for start in range(0, len(self), batch_size):
             yield self.batch(np.arange(start, min(start + batch_size, len(self))))
 
-    def subset(self, keep: NDArray[np.bool_] | Tensor) -> "Pool":
-        """Keep the samples where ``keep`` (n,) is true; ids stay the same, nothing is copied."""
-        mask = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
-        if mask.dtype != np.bool_ or mask.shape != (len(self),):
-            raise PumaError(f"keep must be {len(self)} booleans, got {mask.dtype} of shape {mask.shape}.")
-        return Pool(self.stores, self.sample_id[mask])
+    def subset(self, keep: Array) -> "Pool":
+        """Keep the samples where ``keep`` (n,) is true, or those at the positions it lists; ids stay the same."""
+        chosen = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
+        if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
+            return Pool(self.stores, self.sample_id[chosen])
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+            raise PumaError(
+                f"keep must be {len(self)} booleans, or positions, got {chosen.dtype} of shape {chosen.shape}."
+            )
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self) or len(np.unique(chosen)) < len(chosen)):
+            raise PumaError(f"positions must lie in 0..{len(self) - 1}, each once.")
+        return Pool(self.stores, self.sample_id[chosen])
 
     def __add__(self, other: "Pool") -> "Pool":
         """Put another pool behind this one (real + generated); its ids move up by this one's stores."""
@@ -161,11 +291,16 @@ class Pool:
         return np.flatnonzero(self.origin == origin)
 
 
-def open_pools(paths: Sequence[str | Path]) -> Pool:
-    """Open several folders as one pool, in this order."""
+PoolSource = Pool | str | Path
+
+
+def open_pools(paths: PoolSource | Sequence[PoolSource]) -> Pool:
+    """Open several folders as one pool, in this order; pools that are open already count too."""
+    if isinstance(paths, str | Path | Pool):
+        paths = [paths]
     if not paths:
         raise PumaError("no pool given; name at least one folder made by: puma data import.")
-    return reduce(add, (Pool.open(path) for path in paths))
+    return reduce(add, (path if isinstance(path, Pool) else Pool.open(path) for path in paths))
 
 
 def open_inner_pools(path: Path) -> dict[str, Pool]:

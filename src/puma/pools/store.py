@@ -1,10 +1,9 @@
-"""One folder of images on disk.
+"""Where the images of a pool lie: in a folder on disk, in memory, or behind a dataset of the user's.
 
-``pool.json`` describes it. ``labels.npy`` (int32) and ``origin.npy`` (int8) lie beside the images, which are either
-``images.npy`` (uint8, NHWC, memory-mapped) or a list of picture files that are decoded when they are read.
+In a folder ``pool.json`` describes them. ``labels.npy`` (int32) and ``origin.npy`` (int8) lie beside the images, which
+are either ``images.npy`` (uint8, NHWC, memory-mapped) or a list of picture files that are decoded when they are read.
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
+from puma.files import read_json
 from puma.pools.pictures import PictureFiles
 from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader
 
@@ -37,9 +37,9 @@ class ImageRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """The arrays of one folder, mapped."""
+    """Images, labels and origin of one place; ``folder`` is None for what lies in memory."""
 
-    path: Path
+    folder: Path | None
     images: ImageRows
     labels: NDArray[np.int32]
     origin: NDArray[np.int8]
@@ -48,26 +48,40 @@ class Store:
     fingerprint: str
     checksum: int
 
-    def __reduce__(self) -> tuple[Callable[[Path], "Store"], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[Any, ...]]:
         """Pickle as the place on disk: workers open the folder themselves instead of getting the images."""
-        return open_store, (self.path.resolve(),)
+        if self.folder is not None:
+            return open_store, (self.folder.resolve(),)
+        names = ("folder", "images", "labels", "origin", "image_shape", "class_names", "fingerprint", "checksum")
+        return Store, tuple(getattr(self, name) for name in names)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def path(self) -> Path:
+        """The folder; a pool in memory has none."""
+        if self.folder is None:
+            raise PumaError("the pool lies in memory; write it to a folder with pool.save(folder).")
+        return self.folder
 
     def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Copy images and labels of these rows into memory."""
         return np.asarray(self.images[rows]), self.labels[rows].astype(np.int64)
 
+    def read_image(self, row: int) -> bytes:
+        """Pixels of one image, without mapping what lies around it."""
+        if self.folder is not None and not isinstance(self.images, PictureFiles):
+            return make_image_reader(self.folder / "images.npy", self.image_shape)(row)
+        return np.asarray(self.images[np.array([row])]).tobytes()
+
     def verify(self) -> None:
         """Recompute the fingerprint and raise if the files are not those that were imported."""
-        packed = make_image_reader(self.path / "images.npy", self.image_shape)
-        read_image = self.images.image_bytes if isinstance(self.images, PictureFiles) else packed
         found = fingerprint_content(
-            read_image, self.labels, self.origin, self.image_shape, self.class_names, self.checksum
+            self.read_image, self.labels, self.origin, self.image_shape, self.class_names, self.checksum
         )
         if found != self.fingerprint:
-            raise PumaError(f"pool {self.path} has changed since it was imported; import it again.")
+            raise PumaError(f"pool {self.folder or 'in memory'} has changed since it was imported; import it again.")
 
 
 def is_pool(path: Path) -> bool:
@@ -81,8 +95,8 @@ def open_store(path: Path) -> Store:
         inner = sorted(child.parent.name for child in path.glob("*/pool.json"))
         hint = f"it has pools inside: {', '.join(inner)}" if inner else "make one with: puma data import"
         raise PumaError(f"{path} is not a pool (no pool.json); {hint}.")
+    described = read_json(path / "pool.json", "a pool's description")
     try:
-        described = json.loads((path / "pool.json").read_text(encoding="utf-8"))
         if described["format"] != FORMAT:
             raise PumaError(f"pool {path} has format {described['format']!r}, this version reads {FORMAT!r}.")
         shape = tuple(int(size) for size in described["image_shape"])
@@ -102,7 +116,7 @@ def open_store(path: Path) -> Store:
         names_file, ends = path / "files.txt", _map_array(path / "files_end.npy", np.dtype(np.int64), (count,))
         images = PictureFiles(Path(os.path.normpath(path / root)), names_file, ends, resize, shape[2])
     return Store(
-        path=path,
+        folder=path,
         images=images,
         labels=_map_array(path / "labels.npy", np.dtype(np.int32), (count,)),
         origin=_map_array(path / "origin.npy", np.dtype(np.int8), (count,)),

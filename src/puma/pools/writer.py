@@ -43,9 +43,10 @@ class PoolPart:
     chunks: Iterable[Chunk]
     class_names: Sequence[str]
     count: int
-    origin: int = 0
+    origin: int | NDArray[np.int8] = 0
     allow_empty_class: bool | None = None  # None: the import has no flag for it
     description: Mapping[str, Any] = field(default_factory=dict)
+    checksum: int | None = None  # None: of all the images, taken while they are written
 
 
 @contextmanager
@@ -64,8 +65,8 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(out)
     partial, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("partial", "old"))
-    partial.mkdir()
     try:
+        partial.mkdir()  # inside the block: a signal may come as soon as the folder is there
         yield partial
         if force and out.exists():
             out.rename(old)
@@ -126,7 +127,9 @@ def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] |
                 advance(len(pixels))
     if shape is None:
         raise PumaError("the source holds no images; nothing was written.")
-    write_description(folder, part, make_image_reader(folder / "images.npy", shape), shape, {"checksum": checksum})
+    write_description(
+        folder, part, make_image_reader(folder / "images.npy", shape), shape, {"checksum": part.checksum or checksum}
+    )
 
 
 def write_description(
@@ -146,7 +149,7 @@ def write_description(
         raise PumaError(f"no image of class {shown}; complete the source{flag}.")
     if len(set(part.class_names)) < len(part.class_names):
         raise PumaError(f"class names must differ, got {', '.join(part.class_names)}.")
-    origin = np.full(len(labels), part.origin, dtype=np.int8)
+    origin = np.broadcast_to(np.asarray(part.origin, dtype=np.int8), len(labels))
     np.save(folder / "origin.npy", origin)
     described = {
         **part.description,
@@ -155,7 +158,7 @@ def write_description(
         "image_shape": list(shape),
         "class_names": list(part.class_names),
         "class_counts": counts.tolist(),
-        "origin": part.origin,
+        "origin": int(origin[0]) if (origin == origin[0]).all() else None,
         **more,
         "fingerprint": fingerprint_content(read_image, labels, origin, shape, part.class_names, more["checksum"]),
     }
@@ -188,9 +191,15 @@ def fingerprint_content(
     for start in range(0, count, _ROWS):
         digest.update(np.ascontiguousarray(labels[start : start + _ROWS], dtype=np.int32).data)
         digest.update(np.ascontiguousarray(origin[start : start + _ROWS], dtype=np.int8).data)
-    for row in np.unique(np.linspace(0, count - 1, _SAMPLED_IMAGES).astype(np.int64)) if count else ():
-        digest.update(read_image(int(row)))
+    for row in spread_rows(count):
+        digest.update(read_image(row))
     return digest.hexdigest()
+
+
+def spread_rows(count: int) -> list[int]:
+    """Return at most 1024 evenly spaced rows of ``count``."""
+    rows: list[int] = np.unique(np.linspace(0, count - 1, _SAMPLED_IMAGES).astype(np.int64)).tolist()
+    return rows if count else []
 
 
 def check_pixels(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from puma.report.rows import (
     read_pool_fingerprint,
     seed_name,
 )
-from puma.scores.align import align
+from puma.scores.score_table import align_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ def join_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
                 f"{seed.plan} and {seed.margins} are of different pools ({plan.pool_fingerprint[:12]} and "
                 f"{fingerprint[:12]}); name a plan that was made from these margins."
             )
-        rows = align(plan.sample_id.numpy(), table.sample_id.numpy(), "the plan")
+        rows = align_rows(plan.sample_id.numpy(), table.sample_id.numpy(), "the plan")
         order = slice(None) if rows is None else rows
         keep, strength = plan.keep.numpy()[order], plan.strength.numpy()[order]
     pool, position, notes = _find_pool(seed, fingerprint, table.sample_id.numpy())
@@ -140,7 +140,7 @@ def _find_pool(
         return None, position, [
             f"The pool at {where} is not the one that {what}, so there are no pictures and no labels."
         ]  # fmt: skip
-    found = align(pool.sample_id, sample_id, "the pool")
+    found = align_rows(pool.sample_id, sample_id, "the pool")
     return pool, position if found is None else found, []
 
 

@@ -1,5 +1,5 @@
 """How easy or difficult each sample is, and the table that every such score is kept in."""
 
-from puma.scores.table import KINDS, Scores
+from puma.scores.score_table import KINDS, Scores, open_scores, save_scores
 
-__all__ = ["KINDS", "Scores"]
+__all__ = ["KINDS", "Scores", "open_scores", "save_scores"]

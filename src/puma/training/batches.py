@@ -18,7 +18,7 @@ from torch import Tensor
 from puma.errors import PumaError
 from puma.files import hash_file
 from puma.models import ARCHITECTURES
-from puma.planning import Plan, wiped_out
+from puma.planning import Plan, find_lost_classes
 from puma.pools import MixedSampler, Origin, Pool, is_pool, open_pools, shift_and_mirror
 from puma.processes import ProcessGroup
 from puma.provenance import Link, link_to_file
@@ -58,7 +58,7 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
     if plan is not None:
         opened = Plan.open(plan)
         keep, strength = opened.of(whole)
-        lost = wiped_out(whole, keep)
+        lost = find_lost_classes(whole, keep)
         warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
         warnings += _compare_eps(opened, keep, config.attack.eps)
         if config.online.mode != "off":

@@ -14,7 +14,7 @@ from puma.errors import PumaError
 from puma.pools import Pool
 from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import progress_bar
-from puma.scores.record import OutcomeRecord, goes_on, outcome_file
+from puma.scores.difficulty import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, prefetch_batches
 from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint, save_tensors
 from puma.training.config import TrainConfig
@@ -119,7 +119,7 @@ def open_outcome_records(
         del kinds["clean_right" if config.loss == "pgd-at" else "attacked_right"]
     share = config.batch_size // processes.count
     paths = {field: outcome_file(folder.path, kind, processes.rank, processes.count) for field, kind in kinds.items()}
-    if not all(goes_on(path, share, step) for path in paths.values()):
+    if not all(covers_steps(path, share, step) for path in paths.values()):
         return {}  # begun by another number of processes: what was right cannot be told to the end
     return {field: files.enter_context(OutcomeRecord(path, share, step)) for field, path in paths.items()}
 

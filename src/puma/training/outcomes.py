@@ -10,8 +10,7 @@ from puma.errors import PumaError
 from puma.processes import ProcessGroup, resolve_device
 from puma.progress import progress_bar
 from puma.scores import Scores
-from puma.scores.difficulty import tally
-from puma.scores.record import OUTCOMES, outcome_file, read_outcomes, recorded_ranks
+from puma.scores.difficulty import OUTCOMES, count_recorders, count_visits, outcome_file, read_outcomes
 from puma.training.batches import load_samples, make_batch_source
 from puma.training.run_folder import RunFolder
 
@@ -30,10 +29,10 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
     samples = load_samples(config, inputs.pools, inputs.plan)
     if samples.inputs != inputs:
         raise PumaError(f"the pool or plan has changed since {folder.path} was begun; outcomes cannot be counted.")
-    found = [outcome for outcome in OUTCOMES if recorded_ranks(folder.path, outcome)]
+    found = [outcome for outcome in OUTCOMES if count_recorders(folder.path, outcome)]
     if not found:
         raise PumaError(f"{folder.path} has no recorded outcomes; train with --record-outcomes, not online.")
-    ranks = recorded_ranks(folder.path, found[0])
+    ranks = count_recorders(folder.path, found[0])
     source = make_batch_source(config, samples, ProcessGroup(0, 1, resolve_device("cpu")))
     whole = samples.whole
     scores = []
@@ -50,7 +49,7 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
                     yield positions.ravel(), right.reshape(positions.shape).ravel()
                     advance(len(steps))
 
-        counted = tally(len(samples.train), visits())
+        counted = count_visits(len(samples.train), visits())
         for kind, values in (("cd", counted.difficulty), ("forgetting", counted.forgetting)):
             column = np.full(len(whole), np.nan, dtype=np.float32)
             column[samples.trained] = values
