@@ -1,5 +1,10 @@
 """The exceptions that a user is meant to read."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # packages that are imported by another name
+
 
 class PumaError(ValueError):
     """Bad input, told in one sentence: what was expected, what came, what to change.
@@ -26,3 +31,20 @@ def unknown_name(kind: str, name: str, known: list[str]) -> PumaError:
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     return PumaError(f"unknown {kind} {name!r}; {hint}known: {', '.join(known)}.")
+
+
+def missing_extra(package: str, extra: str) -> PumaError:
+    """Build the error for a package that comes with an extra of PUMA and is not installed."""
+    return PumaError(f"this needs {package}; install it with: pip install 'puma-pruning[{extra}]'.")
+
+
+@contextmanager
+def tell_missing(extra: str) -> Iterator[None]:
+    """Within the block a package that cannot be imported is told by name, with the extra that brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "puma"):
+            raise
+        raise missing_extra(_INSTALLED_AS.get(package, package), extra) from error

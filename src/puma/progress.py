@@ -4,9 +4,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Advance = Callable[..., None]
 
@@ -18,15 +19,27 @@ def progress_bar(title: str, total: int, *, unit: str = "samples", enabled: bool
     """Yield ``advance(count, note="")``; draws on standard error, so standard output stays clean."""
     if not enabled:
         yield lambda *_, **__: None
-    elif Console(stderr=True).is_terminal:
-        with _terminal_bar(title, total, unit) as advance:
+    elif (terminal := _find_terminal()) is not None:
+        with _terminal_bar(terminal, title, total, unit) as advance:
             yield advance
     else:
         yield _line_printer(title, total, unit)
 
 
+def _find_terminal() -> "Console | None":
+    """Return the terminal behind standard error; None without one, or without rich to draw on it."""
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return None
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
+
+
 @contextmanager
-def _terminal_bar(title: str, total: int, unit: str) -> Iterator[Advance]:
+def _terminal_bar(terminal: "Console", title: str, total: int, unit: str) -> Iterator[Advance]:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -35,7 +48,7 @@ def _terminal_bar(title: str, total: int, unit: str) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=terminal) as bar:
         task = bar.add_task(title, total=total, speed="", note="")
         begun, done = time.monotonic(), 0
 

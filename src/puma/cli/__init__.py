@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from puma.errors import Interrupted, PumaError
+from puma.errors import Interrupted, PumaError, tell_missing
 
 
 class Verb(NamedTuple):
@@ -107,7 +107,8 @@ def call_verb(words: list[str]) -> None:
     if verb is None:
         print_verbs(words)
         return
-    from puma.cli.flags import parse_flags
+    with tell_missing("cli"):
+        from puma.cli.flags import parse_flags
 
     rest = words[len(verb.split()) :]
     parse_flags(load_verb(verb, rest), verb, rest)()

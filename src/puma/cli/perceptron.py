@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.perceptron import FigureName, PerceptronStudy, StudentName, TeacherKind, run_study
 from puma.perceptron.claims import StudyClaim
 from puma.perceptron.problem import Probe
@@ -84,8 +84,9 @@ def study_perceptron(
 
 def print_claims(claims: list[StudyClaim]) -> None:
     """Print the measured claims as a table."""
-    from rich.console import Console
-    from rich.table import Table
+    with tell_missing("cli"):
+        from rich.console import Console
+        from rich.table import Table
 
     table = Table("", "claim", "measured", "value", "holds if", "verdict", box=None, pad_edge=False)
     previous = ""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from puma.errors import PumaError
+from puma.errors import tell_missing
 from puma.evaluation.under_attack import EvaluatedSamples, ResumeFile, keep_robust
 from puma.models import frozen
 
@@ -18,10 +18,8 @@ _TARGETS = 9  # of the standard version
 
 def load_autoattack() -> Any:
     """Import the package, or say how to install it."""
-    try:
+    with tell_missing("eval"):
         import pyautoattack
-    except ImportError as error:
-        raise PumaError("AutoAttack needs the package pyautoattack: pip install 'puma-pruning[eval]'.") from error
     logging.getLogger("auto-attack").setLevel(logging.ERROR)
     return pyautoattack
 

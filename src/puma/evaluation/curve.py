@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from puma.errors import tell_missing
 from puma.evaluation.metrics_file import Count, count_right
 from puma.evaluation.under_attack import (
     EvaluatedSamples,
@@ -58,7 +59,8 @@ def measure_pool_curve(
 
 def draw_curve(counts: dict[float, Count], eps: float, path: Path, *, norm: str = "linf") -> Path:
     """Draw the curve with its 95 % band and the radius of the evaluation marked."""
-    from matplotlib.figure import Figure
+    with tell_missing("report"):
+        from matplotlib.figure import Figure
 
     radii = sorted(counts)
     figure = Figure(figsize=(6, 4), layout="constrained")

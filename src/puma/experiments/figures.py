@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from puma.drawing import COLOURS, MARKERS
+from puma.errors import tell_missing
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.results import ResultSummary
 from puma.experiments.spec import Experiment
@@ -33,8 +34,9 @@ def draw_figure(
 
 def draw_lines(lines: Sequence[ResultSummary], panels: dict[str, str], path: Path, *, title: str, axis: str) -> Path:
     """Draw a panel per quantity and a line per row; bars are the spread over seeds."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with tell_missing("report"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained")
     FigureCanvasAgg(figure)

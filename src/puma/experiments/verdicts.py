@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scipy.special import stdtrit
-
 from puma.experiments.results import ResultSummary, read_results_file, summarise_results
+from puma.report.statistics import student_quantile
 
 Relation = Literal["higher", "lower", "same"]
 Verdict = Literal["holds", "does not", "undecided", "not testable here"]
@@ -188,7 +187,7 @@ def judge_difference(
         return ClaimVerdict(claim, dataset, verdict, mean, None, len(seeds))
     if len(seeds) == 1:
         return ClaimVerdict(claim, dataset, "undecided", mean, None, 1)
-    half = float(stdtrit(len(steps) - 1, 0.975)) * statistics.stdev(steps) / math.sqrt(len(steps))
+    half = student_quantile(len(steps) - 1) * statistics.stdev(steps) / math.sqrt(len(steps))
     low, high = mean - half, mean + half
     return ClaimVerdict(claim, dataset, _compare_interval(claim, low, high), mean, (low, high), len(seeds))
 

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from puma.errors import Interrupted, PumaError
+from puma.errors import Interrupted, PumaError, tell_missing
 from puma.files import lock, read_json, replace_atomically, write_json
 from puma.generation.edm import SolverConfig, denoise, list_levels, solve_heun
 from puma.generation.generator_folder import Generator, GeneratorFolder, derive_seed, load_generator
@@ -282,6 +281,8 @@ def write_npz(pool: Path, path: str | Path) -> Path:
 
 def draw_picture(pixels: NDArray[np.uint8], path: Path, *, columns: int, cell: int = 48) -> Path:
     """Write images (n, height, width, channels) as a PNG grid, row by row."""
+    with tell_missing("data"):
+        from PIL import Image
     rows = -(-len(pixels) // columns)
     grid = Image.new("RGB", (columns * cell, rows * cell), "white")
     for place, image in enumerate(pixels):

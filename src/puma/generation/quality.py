@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import linalg
 from torch import Tensor, nn
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.models import frozen
 from puma.pools import Pool, to_unit
 
@@ -46,6 +45,8 @@ def measure_frechet(one: Floats, two: Floats) -> float:
     """Return the squared Frechet distance of the Gaussians with the means and covariances of two sets (n, d)."""
     if min(len(one), len(two)) < 2:
         raise PumaError("a Frechet distance needs at least two images on each side.")
+    with tell_missing("data"):
+        from scipy import linalg
     covariances = [np.atleast_2d(np.cov(features, rowvar=False)) for features in (one, two)]
     cross = linalg.eigvals(covariances[0] @ covariances[1])  # of a product of two positive ones: real, not negative
     root = np.sqrt(np.clip(cross.real, 0, None)).sum()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.drawing import BINS, COLOURS, LINE_STYLES, bin_edges, count_in_bins
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.files import write_json
 from puma.margins.margins_file import Margins
 from puma.margins.search.engine import Status
@@ -103,7 +103,8 @@ def draw_in_terminal(drawn: MarginHistograms, unit: float) -> str:
 
 def draw_picture(drawn: MarginHistograms, path: Path, *, eps: float, unit: float, label: str) -> None:
     """Draw histograms over each other, zero and eps marked."""
-    from matplotlib.figure import Figure
+    with tell_missing("report"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

@@ -4,27 +4,30 @@ A teacher labels Gaussian samples, a pool of them is pruned by margin, and a lin
 an L_inf attack. Students, theory and figures stand alone: no other part of the package is needed.
 """
 
-from puma.perceptron.problem import (
-    PerceptronTask,
-    PoolPruning,
-    Probe,
-    TeacherKind,
-    draw_training_set,
-    measure_overlap,
-)
-from puma.perceptron.students import (
-    GradientDescent,
-    Logistic,
-    MaxMargin,
-    StudentName,
-    attack_by_fgsm,
-    fit_logistic,
-    fit_maxmargin,
-    train_student,
-)
-from puma.perceptron.study_design import FigureName, PerceptronStudy
-from puma.perceptron.study_run import run_study
-from puma.perceptron.theory import crossover_alpha, predict_students
+from puma.errors import tell_missing
+
+with tell_missing("perceptron"):
+    from puma.perceptron.problem import (
+        PerceptronTask,
+        PoolPruning,
+        Probe,
+        TeacherKind,
+        draw_training_set,
+        measure_overlap,
+    )
+    from puma.perceptron.students import (
+        GradientDescent,
+        Logistic,
+        MaxMargin,
+        StudentName,
+        attack_by_fgsm,
+        fit_logistic,
+        fit_maxmargin,
+        train_student,
+    )
+    from puma.perceptron.study_design import FigureName, PerceptronStudy
+    from puma.perceptron.study_run import run_study
+    from puma.perceptron.theory import crossover_alpha, predict_students
 
 __all__ = [
     "FigureName",

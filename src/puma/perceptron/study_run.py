@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from puma.errors import tell_missing
 from puma.files import replace_atomically, write_text
 from puma.perceptron.claims import Evidence, StudyClaim, format_claims, judge_study
 from puma.perceptron.students import student_name
@@ -29,7 +30,8 @@ class StudyReport:
 def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: bool = True) -> StudyReport:
     """Compute a study and write ``results.parquet``, ``theory.parquet``, figures, claims and settings."""
     # here, not above: workers import this module too and draw nothing
-    from puma.perceptron.study_figures import draw_study_figure
+    with tell_missing("perceptron"):
+        from puma.perceptron.study_figures import draw_study_figure
 
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.json", json.dumps(asdict(study), indent=2) + "\n")

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from puma.drawing import BINS, KEPT, POOL, PRUNED
+from puma.errors import tell_missing
 from puma.planning.plan import Plan, find_lost_classes
 from puma.pools import Origin, Pool
 
@@ -94,8 +95,9 @@ def compare_plans(one: Plan, two: Plan) -> str:
 
 def draw_plan(plan: Plan, path: Path, pool: Pool | None = None) -> None:
     """Write a picture: strengths of the kept samples, and with the pool what is kept of each class."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with tell_missing("report"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     panels = 1 if pool is None else 2
     figure = Figure(figsize=(6.4 * panels, 4), layout="constrained")

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.pools.writer import Chunk, PoolPart
 
 _PIXELS = 3 * 32 * 32
@@ -47,7 +47,8 @@ _LARGEST_MEMBER = 1 << 30  # no file of the data sets read this way comes near; 
 
 def read_digits() -> dict[str, PoolPart]:
     """Return the training and test part; the split is random within each class, and always the same."""
-    from sklearn.datasets import load_digits
+    with tell_missing("data"):
+        from sklearn.datasets import load_digits
 
     bundle = load_digits()
     pixels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)[..., None]

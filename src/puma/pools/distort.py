@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.pools.pool import Pool, Rows
 from puma.pools.store import Origin
 from puma.pools.writer import Chunk, PoolPart, check_pixels
@@ -122,7 +122,8 @@ def find_affine_places(
 
 def smooth_fields(field: Floats, sigma: float) -> Floats:
     """Smooth fields (n, 2, height, width) of numbers from -1..1, and scale them to a typical length of one vector."""
-    from scipy.ndimage import gaussian_filter
+    with tell_missing("data"):
+        from scipy.ndimage import gaussian_filter
 
     reach = max(1, int(np.ceil(4 * sigma)))
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)

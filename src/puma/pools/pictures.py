@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.files import open_regular
 from puma.pools.writer import Chunk, NpyAppender, PoolPart, new_folder, write_description, write_pool
 from puma.progress import progress_bar
@@ -74,7 +74,8 @@ def decode_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
     Of 16 bits a pixel the upper 8 are taken. Notes on how the camera was held are passed over. A file that is cut
     short, mislabelled or hostile raises a ValueError.
     """
-    from PIL import Image
+    with tell_missing("data"):
+        from PIL import Image
 
     mode = "L" if channels == 1 else "RGB"
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.pools.pool import Pool
 from puma.pools.store import Origin
 
@@ -36,7 +36,8 @@ def describe_pool(pool: Pool, name: str) -> str:
 
 def draw_grid(pool: Pool, path: Path, *, seed: int = 0) -> None:
     """Write a picture: a row per class, a dozen random images each."""
-    from PIL import Image, ImageDraw, ImageFont
+    with tell_missing("data"):
+        from PIL import Image, ImageDraw, ImageFont
 
     rng = np.random.default_rng(abs(seed))
     shown = range(min(pool.num_classes, _MOST_CLASSES))

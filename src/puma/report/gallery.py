@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.margins import Status
 from puma.pools import Pool
 from puma.progress import progress_bar
@@ -123,12 +122,16 @@ def scale_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np
     """Return the image at this size; at its own it stays as it is."""
     if image.shape[:2] == (height, width):
         return image
+    with tell_missing("report"):
+        from PIL import Image
     picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     return np.asarray(picture.resize((width, height), Image.Resampling.BOX)).reshape(height, width, image.shape[-1])
 
 
 def _encode_sheet(sheet: NDArray[np.uint8], *, exact: bool) -> str:
     """Encode a sheet: PNG keeps every pixel; pictures that were large anyway go as JPEG, a tenth of the size."""
+    with tell_missing("report"):
+        from PIL import Image
     picture = Image.fromarray(sheet.squeeze(-1) if sheet.shape[-1] == 1 else sheet)
     lossless = exact and sheet.shape[1] // COLUMNS <= EXACT
     kind, options = ("png", {"optimize": False, "compress_level": 6}) if lossless else ("jpeg", {"quality": 88})

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
+from puma.errors import tell_missing
 from puma.evaluation import ATTACKS, Count
 
 
@@ -35,6 +34,13 @@ class AccuracyDifference:
         return self.low <= 0 <= self.high
 
 
+def student_quantile(degrees: int) -> float:
+    """Return how many standard errors a two-sided 95 % interval of Student's reaches."""
+    with tell_missing("report"):
+        from scipy.special import stdtrit
+    return float(stdtrit(degrees, 0.975))
+
+
 def estimate_accuracy(counts: Sequence[Count]) -> AccuracyEstimate | None:
     """Estimate the accuracy behind the counts of one row's seeds; None of nothing.
 
@@ -50,7 +56,7 @@ def estimate_accuracy(counts: Sequence[Count]) -> AccuracyEstimate | None:
         low, high = counted[0].interval
         return AccuracyEstimate(mean, low, high, None, 1, images)
     spread = math.sqrt(sum((share - mean) ** 2 for share in shares) / (number - 1))
-    half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / images)
+    half = max(student_quantile(number - 1) * spread / math.sqrt(number), 1 / images)
     return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), spread, number, images)
 
 
@@ -67,7 +73,7 @@ def subtract_paired(ours: Sequence[Count], baseline: Sequence[Count]) -> Accurac
     steps = [mine.accuracy - other.accuracy for mine, other in zip(ours, baseline, strict=True)]
     number, mean = len(steps), sum(steps) / len(steps)
     spread = math.sqrt(sum((step - mean) ** 2 for step in steps) / (number - 1))
-    half = max(float(stdtrit(number - 1, 0.975)) * spread / math.sqrt(number), 1 / ours[0].total)
+    half = max(student_quantile(number - 1) * spread / math.sqrt(number), 1 / ours[0].total)
     return AccuracyDifference(mean, mean - half, mean + half)
 
 

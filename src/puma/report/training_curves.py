@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from puma.drawing import COLOURS, LINE_STYLES
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.training.run_folder import RunFolder
 
 PANELS = {
@@ -21,8 +21,9 @@ PANELS = {
 
 def draw_curves(runs: Sequence[Path], out: Path) -> list[str]:
     """Draw what the runs recorded over samples seen, a panel per quantity; return the panels' names."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with tell_missing("report"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
