@@ -16,7 +16,7 @@ help:  ## show this list
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "PUMA needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 2; }
 	@echo "setting up .venv (the first time takes a few minutes)"
 	$(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev,eval]'
+	$(PIP) -e '.[dev,all]'
 	@touch $@
 
 .venv/ready-bench: .venv/ready
