@@ -160,6 +160,8 @@ class TrainConfig:
 
     Attributes:
         model: a built-in architecture (``puma list``) or module:function of your own.
+        init: begin with these weights, a file or a run, not random ones; average, optimizer, schedule are new.
+        init_head: ``keep`` the last layer of those weights, or ``replace`` it by a new one, for other classes.
         loss: ``trades``, ``pgd-at`` (CE of attacked images) or ``standard`` (CE of clean images).
         samples_seen: length of training.
         batch_size: over all processes together.
@@ -181,6 +183,8 @@ class TrainConfig:
     """
 
     model: str = "resnet18"
+    init: str = ""
+    init_head: Literal["keep", "replace"] = "keep"
     loss: LossName = "trades"
     samples_seen: int = 400 * 50_000
     batch_size: int = 512

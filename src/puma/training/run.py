@@ -18,7 +18,7 @@ from puma.models import fingerprint_model, frozen, load_weights
 from puma.planning import Plan
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
-from puma.provenance import Link
+from puma.provenance import Link, link_to_file
 from puma.training.batches import (
     BatchSource,
     TrainSamples,
@@ -31,7 +31,7 @@ from puma.training.checkpoint import TrainProgress, list_checkpoints, load_newes
 from puma.training.config import TrainConfig, check_train_config, list_differences, override_config
 from puma.training.loop import run_steps
 from puma.training.recipes import find_recipe
-from puma.training.run_folder import IN_MEMORY, RunFolder, RunInputs, load_model, make_net
+from puma.training.run_folder import IN_MEMORY, RunFolder, RunInputs, find_init, load_init, load_model, make_net
 from puma.training.step import TrainState, make_train_state
 
 
@@ -152,7 +152,7 @@ def start_run(
 ) -> Path:
     """Train into the new folder ``out`` and return it; a process that torchrun restarted takes the run up again."""
     check_train_config(config)
-    folder = RunFolder(Path(out))
+    config, folder = settle_init(config), RunFolder(Path(out))
     if restart_count() and folder.has_config:
         if not load_samples(config, pools, plan).inputs.same_images(folder.read()[1]):
             raise PumaError(f"{folder.path} was begun with another pool or plan; use another --out.")
@@ -163,7 +163,7 @@ def start_run(
         prepared = prepare_training(config, samples, processes, net)
         check_drawn(prepared[0].sampler, samples.held_out)
         if processes.writes:
-            folder.create(config, link_net(samples.inputs, net, samples.whole))
+            folder.create(config, link_weights(samples.inputs, net, config, samples.whole))
         processes.barrier()
         return _train_to_end(config, samples, *prepared, folder, show=show)
 
@@ -188,20 +188,31 @@ def resume_run(
         if not (inputs.pools or pools):
             raise PumaError(f"{folder.path} was trained on images in memory; call puma.train with them again.")
         samples = load_samples(config, pools or inputs.pools, inputs.plan)
-        if processes.writes and not list_checkpoints(folder.checkpoint):
+        fresh = not list_checkpoints(folder.checkpoint)
+        if fresh and _first_weights(link_weights(samples.inputs, net, config, samples.whole)) != _first_weights(inputs):
+            raise PumaError(f"the first weights have changed since {folder.path} was begun; use another --out.")
+        if fresh and processes.writes:
             tell_user(f"{folder.path} has no checkpoint: it starts anew")
         if not samples.inputs.same_images(inputs):
             changed = "plan" if samples.inputs.plan_fingerprint != inputs.plan_fingerprint else "pool"
             raise PumaError(f"the {changed} has changed since {folder.path} was begun; start a run with another --out.")
-        return _train_to_end(config, samples, *prepare_training(config, samples, processes, net), folder, show=show)
+        prepared = prepare_training(config, samples, processes, net, fresh=fresh)
+        return _train_to_end(config, samples, *prepared, folder, show=show)
 
 
 def prepare_training(
-    config: TrainConfig, samples: TrainSamples, processes: ProcessGroup, net: nn.Module | None = None
+    config: TrainConfig,
+    samples: TrainSamples,
+    processes: ProcessGroup,
+    net: nn.Module | None = None,
+    *,
+    fresh: bool = True,
 ) -> tuple[BatchSource, TrainState]:
     """Build the data path, and the model with what is around it; a ``net`` of the user's is copied."""
     source = make_batch_source(config, samples, processes)
     model = make_model(config, samples.inputs) if net is None else copy.deepcopy(net)
+    if config.init and fresh:
+        load_init(model, find_init(config.init), replace_head=config.init_head == "replace")
     check_model_fits(model, config.model, samples.train)
     return source, make_train_state(model, config, processes)
 
@@ -231,7 +242,7 @@ def ensure_run(
     show: bool = True,
 ) -> Path:
     """Train, or go on, or find it done; a folder with another configuration, net, pool or plan raises."""
-    folder = RunFolder(Path(out))
+    config, folder = settle_init(config), RunFolder(Path(out))
     if not folder.has_config:
         return start_run(config, pools, out, plan=plan, net=net, show=show)
     create_run(config, pools, out, plan=plan, net=net)
@@ -253,9 +264,9 @@ def create_run(
     The same images are the same wherever they lie: if pools or plan were moved, the folder is told where they are now.
     """
     check_train_config(config)
-    folder = RunFolder(Path(out))
+    config, folder = settle_init(config), RunFolder(Path(out))
     samples = load_samples(config, pools, plan)
-    inputs = link_net(samples.inputs, net, samples.whole)
+    inputs = link_weights(samples.inputs, net, config, samples.whole)
     if not folder.has_config:
         check_drawn(make_batch_source(config, samples, ProcessGroup()).sampler, samples.held_out)
         folder.create(config, inputs)
@@ -263,20 +274,30 @@ def create_run(
     begun_with, before = folder.read()
     if not inputs.same_images(before):
         raise PumaError(f"{folder.path} was begun with another pool or plan; use another folder.")
-    if [link.hash for link in inputs.links if link.role == "model"] != [
-        link.hash for link in before.links if link.role == "model"
-    ]:
+    if _first_weights(inputs) != _first_weights(before):
         raise PumaError(f"{folder.path} was begun with another net, or other first weights of it; use another folder.")
     if inputs != before:
         folder.describe(begun_with, inputs)
 
 
-def link_net(inputs: RunInputs, net: nn.Module | None, pool: Pool) -> RunInputs:
-    """Add to what a run is made from a net that was given as a module, with the weights it has now."""
-    if net is None:
-        return inputs
-    link = Link("model", "model", fingerprint_model(net, pool.image_shape))
-    return replace(inputs, links=(*inputs.links, link))
+def settle_init(config: TrainConfig) -> TrainConfig:
+    """Say where the first weights are in a way that holds in any folder."""
+    return replace(config, init=str(Path(config.init).resolve())) if config.init else config
+
+
+def link_weights(inputs: RunInputs, net: nn.Module | None, config: TrainConfig, pool: Pool) -> RunInputs:
+    """Add to what a run is made from its first weights: those of a net in memory, or of a file or another run."""
+    links = inputs.links
+    if net is not None:
+        links += (Link("model", "model", fingerprint_model(net, pool.image_shape)),)
+    if config.init:
+        link = link_to_file("init", "weights", find_init(config.init))
+        links += (replace(link, kind="run", path=config.init) if Path(config.init).is_dir() else link,)
+    return replace(inputs, links=links)
+
+
+def _first_weights(inputs: RunInputs) -> list[str]:
+    return [link.hash for link in inputs.links if link.role in ("model", "init")]
 
 
 def _train_to_end(

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from puma.errors import PumaError
 from puma.files import lock, open_regular, read_json, write_json, write_text
 from puma.models import build, call_model_function, load_named_model, load_weights
+from puma.models.weights import read_state_dict
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
@@ -213,6 +215,41 @@ def _load_run_model(folder: RunFolder, num_classes: int | None, weights: str | P
         )
     model = make_net(name, trained_classes, channels)
     return load_weights(model, weights or folder.model).eval()
+
+
+def find_init(init: str) -> Path:
+    """Return the file of the weights that a run begins with: that file, or the model of another run."""
+    place = Path(init)
+    if place.is_dir() and not RunFolder(place).model.is_file():
+        raise PumaError(f"--init {init} has no model.safetensors; give a finished run or a file of weights.")
+    if not place.exists():
+        raise PumaError(f"--init {init} is not there; give a finished run or a file of weights.")
+    return RunFolder(place).model if place.is_dir() else place
+
+
+def load_init(model: nn.Module, path: Path, *, replace_head: bool) -> None:
+    """Copy weights into a net; with ``replace_head`` its last linear layer stays as it is."""
+    heads = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not replace_head or not heads:
+        try:
+            load_weights(model, path)
+        except PumaError as error:
+            hint = "--init-head replace gives the net a new last layer"
+            raise PumaError(f"{str(error).rstrip('.')}; {hint}.") from error
+        return
+    parent_name, _, own = heads[-1].rpartition(".")
+    parent, head = model.get_submodule(parent_name), model.get_submodule(heads[-1])
+    weights = next(
+        (value for name, value in read_state_dict(path)[0].items() if name.endswith(f"{heads[-1]}.weight")), None
+    )
+    if weights is None or weights.dim() != 2:
+        raise PumaError(f"{path} has no last layer {heads[-1]!r} to replace; check the architecture.")
+    with torch.random.fork_rng(devices=[]):
+        setattr(parent, own, nn.Linear(weights.shape[1], weights.shape[0], bias=head.bias is not None))
+    try:
+        load_weights(model, path)
+    finally:
+        setattr(parent, own, head)
 
 
 def make_net(name: str, num_classes: int, channels: int) -> nn.Module:
