@@ -11,11 +11,13 @@ from conftest import Run
 from puma.experiments import EXPERIMENTS
 from puma.experiments.results import read_results_file
 from puma.margins import measure_margins, read_margins
+from puma.models import build
 from puma.pools import Pool, to_unit
 from puma.pools.writer import PoolPart, write_parts
 from puma.report.experiment_record import read_record
 from puma.training.run_folder import RunFolder, load_model
 
+SUMMARY = {"TRADES", "PUMA 0 %", "PUMA 10 %", "PUMA 20 %", "PE 20 %, eps for all", "random 20 %"}
 CLASSES = [f"class{label}" for label in range(10)]
 
 
@@ -109,7 +111,11 @@ def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) 
     [
         (["tab-gab"], "unknown experiment 'tab-gab'; did you mean 'tab-gap'"),
         ([], "name at least one experiment; puma list shows them."),
-        (["tab-gap", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'? known: smoke, small, paper."),
+        (
+            ["tab-gap", "--preset", "smal"],
+            "unknown preset 'smal'; did you mean 'small'? known: smoke, small, "
+            "paper, cifar10-eps2, cifar10-eps8, cifar10-eps2-scratch.",
+        ),
         (["fig1", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'?"),
         (["tab-gap", "--dataset", "cifar100"], "unknown data set of preset small 'cifar100'; did you mean 'cifar10'?"),
         (["tab-gap", "--rows", "gap"], "unknown row of tab-gap 'gap'; did you mean 'no gap'"),
@@ -121,6 +127,12 @@ def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) 
         (["tab-gap", "--processes", "0"], "--processes must be at least 1, got 0."),
         (["tab-gap", "--samples-seen", "0"], "samples_seen must be positive"),
         (["tab-gap", "--test-samples", "-1"], "--test-samples must not be negative, got -1."),
+        (["tab-gap", "--autoattack-samples", "-1"], "--autoattack-samples must not be negative, got -1."),
+        (["tab-gap", "--init", "gone.safetensors"], "--init gone.safetensors is not there"),
+        (
+            ["tab-summary", "--preset", "cifar10-eps8"],
+            "the weights of a robust resnet4b are not at none/robust_cifar10_eps8.safetensors; put some there",
+        ),
         (["tab-gap", "--eps", "0"], "attack.eps, attack.step_size and attack.step_ratio must be positive"),
         (["tab-gap", "--preset", "smoke", "--method", "deepfol"], "unknown method 'deepfol'; did you mean 'deepfool'"),
         (
@@ -181,6 +193,66 @@ def test_list_names_every_experiment_with_its_cost(puma: Run) -> None:
         assert "trainings" in line or "students" in line
 
 
+def write_weights(path: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    save_file(build("resnet4b", 10).state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize("preset", ["cifar10-eps2", "cifar10-eps8", "cifar10-eps2-scratch"])
+def test_cifar10_on_a_cpu(preset: str, tmp_path: Path, puma: Run) -> None:
+    """Every row of the summary: real images alone, margins by the robust weights, trainings from them or not."""
+    data = tmp_path / "data"
+    for part in ("train", "test"):
+        write(data / "cifar10" / part, 60, (32, 32, 3))
+    radius = 8 if "eps8" in preset else 2
+    weights = write_weights(data / f"robust_cifar10_eps{radius}.safetensors", radius)
+    changes = ["--samples-seen", "64", "--batch-size", "32", "--autoattack-samples", "2", "--test-samples", "10"]
+    code, said, err = puma("run", "tab-summary", "--preset", preset, *changes, *places(data))
+    assert code == 0, err
+    assert "AutoAttack" in said
+    lines = read_results_file(tmp_path / "results/tab-summary.csv")
+    assert {line.row for line in lines} == SUMMARY
+    assert {line.row for line in lines if line.quantity == "autoattack_accuracy"} == SUMMARY
+    kept = {line.row: line.value for line in lines if line.quantity == "kept_share"}
+    assert [round(60 * share) for share in kept.values()] == [60, 54, 48, 48, 48]
+    (margins,) = (tmp_path / "work/margins").glob("*.parquet")
+    net = load_model("resnet4b", 10, weights=weights, channels=3)
+    batch = Pool.open(data / "cifar10/train").batch(range(16))
+    assert torch.allclose(
+        read_margins(margins).margin[:16], measure_margins(net, to_unit(batch.images), batch.labels).margin, rtol=0.01
+    )
+    for run in (tmp_path / "work/runs").glob("[a-z]*"):
+        config, inputs = RunFolder(run).read()
+        assert config.attack.eps == pytest.approx(radius / 255)
+        assert (config.generated_fraction, config.compute.precision) == (0, "bf16")
+        assert [link.path for link in inputs.links if link.role == "init"] == (
+            [] if "scratch" in preset else [str(weights.resolve())]
+        )
+
+
+def test_cifar10_from_weights_of_ones_own(tmp_path: Path, puma: Run) -> None:
+    """Both the first weights and the margin model can be given; then none are looked for in the data folder."""
+    data = tmp_path / "data"
+    for part in ("train", "test"):
+        write(data / "cifar10" / part, 60, (32, 32, 3))
+    own = write_weights(tmp_path / "own.safetensors", 5)
+    changes = ["--samples-seen", "64", "--batch-size", "32", "--autoattack-samples", "0", "--test-samples", "10"]
+    words = ["run", "tab-summary", "--preset", "cifar10-eps2", "--rows", "PUMA 20 %", *changes, *places(data)]
+    code, _, err = puma(*words, "--init", str(own))
+    assert (code, "the weights of a robust resnet4b are not at" in err) == (2, True)
+    code, _, err = puma(*words, "--init", str(own), "--margin-model", "resnet4b", "--margin-weights", str(own))
+    assert code == 0, err
+    lines = read_results_file(tmp_path / "results/tab-summary.csv")
+    assert {"autoattack_accuracy"}.isdisjoint(line.quantity for line in lines)
+    assert all("init own.safetensors" in line.origin.changed for line in lines)
+    (run,) = (tmp_path / "work/runs").glob("[a-z]*")
+    assert [link.path for link in RunFolder(run).read()[1].links if link.role == "init"] == [str(own)]
+    code, _, err = puma("run", "fig-pd", "--preset", "cifar10-eps2", *places(data), "--init", str(own),
+                        "--margin-model", "resnet4b", "--margin-weights", str(own))  # fmt: skip
+    assert (code, "draws curves over training, for which preset cifar10-eps2 holds no images out" in err) == (2, True)
+
+
 NET = """
 import torch
 
@@ -224,8 +296,8 @@ def test_a_table_on_images_and_a_net_of_ones_own(own: Path, puma: Run) -> None:
     (origin,) = {line.origin for line in lines}
     assert origin.dataset == f"real-{fingerprint[:8]}"
     assert "own.py:make_net" in origin.changed
-    assert {line.row for line in lines} == {"TRADES", "PUMA 20 %"}
-    (kept,) = [line.value for line in lines if line.quantity == "kept_share"]
+    assert {line.row for line in lines} == SUMMARY
+    (kept,) = [line.value for line in lines if (line.row, line.quantity) == ("PUMA 20 %", "kept_share")]
     assert kept == pytest.approx(0.8)
     (folder,) = (own / "work/experiments").iterdir()
     record = read_record(folder / "experiment.json")
@@ -281,7 +353,7 @@ def test_margins_by_a_weights_file_of_ones_own(own: Path, puma: Run) -> None:
     assert torch.allclose(read_margins(margins).margin[:16], again, rtol=0.01)
     lines = read_results_file(own / "out/tab-summary.csv")
     assert all("margin_model" in line.origin.changed for line in lines)
-    assert {line.row for line in lines} == {"TRADES", "PUMA 20 %"}
-    assert len(list((own / "work/runs").glob("[a-z]*"))) == 4
+    assert {line.row for line in lines} == SUMMARY
+    assert len(list((own / "work/runs").glob("[a-z]*"))) == 2 * len(SUMMARY)
     code, _, err = puma(*words, "--margin-weights", str(weights))
     assert (code, "--margin-weights belong to a --margin-model" in err) == (2, True)

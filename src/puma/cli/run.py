@@ -39,6 +39,7 @@ def run_experiments(
     model: str | None = None,
     margin_model: str | None = None,
     margin_weights: Path | None = None,
+    init: Path | None = None,
     data: Path = Path("data"),
     work: Path = Path("puma-runs"),
     out: Path = Path("results"),
@@ -49,6 +50,7 @@ def run_experiments(
     test_samples: int | None = None,
     method: str | None = None,
     attacks: tuple[AttackName, ...] = (),
+    autoattack_samples: int | None = None,
     device: str | None = None,
     dry_run: bool = False,
 ) -> None:
@@ -60,7 +62,8 @@ def run_experiments(
 
     Args:
         names: experiments, such as tab-summary.
-        preset: smoke (seconds, to see that it runs), small (real images, minutes to an hour) or paper (needs GPUs).
+        preset: smoke (seconds, to see that it runs), small (real images, minutes to an hour), paper (needs GPUs), or
+            CIFAR-10 on a CPU, hours: cifar10-eps2 and cifar10-eps8 (from robust weights), cifar10-eps2-scratch.
         dataset: data set of the preset, where it has several: small has fashion-mnist-14px and cifar10.
         seeds: repeat everything with so many seeds; one by default (perceptron figures: ten).
         rows: only these rows.
@@ -71,6 +74,7 @@ def run_experiments(
         margin_model: measure margins with this model instead of training one: a run, a built-in name (with
             --margin-weights), module:function or path/to/file.py:function.
         margin_weights: weights of --margin-model: .safetensors or a state dict.
+        init: begin every training with these weights: a file or a run.
         data: folder with the pools you imported, such as DATA/cifar10 and DATA/cifar10-generated-1m.
         work: folder for runs, margins, plans and evaluations.
         out: folder for results.
@@ -81,6 +85,7 @@ def run_experiments(
         test_samples: evaluate on so many test images, 0 on all.
         method: how margins are measured.
         attacks: evaluate under these too.
+        autoattack_samples: evaluate AutoAttack as well, on so many test images; 0 leaves it out.
         device: such as cpu or cuda.
         dry_run: say what would be done and what it costs; do nothing.
     """
@@ -98,7 +103,10 @@ def run_experiments(
         model = f"{Path(model.rpartition(':')[0]).resolve()}:{model.rpartition(':')[2]}"
     told = margin_model if margin_weights is None else f"{margin_model} {margin_weights.resolve()}"
     own = _choose_images(pool, generated, test, dataset)
-    changes = SettingChanges(samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model, told)
+    changes = SettingChanges(
+        samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model, told,
+        None if init is None else str(init), autoattack_samples,
+    )  # fmt: skip
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):
             change_setting(find_setting(preset, dataset), changes)
@@ -113,6 +121,8 @@ def run_experiments(
             continue
         setting = change_setting(find_setting(preset, dataset), changes)
         workspace = Workspace(work, setting, data, processes)
+        if setting.weights and outside is None:
+            experiment = use_margin_model(experiment, workspace.library.robust_model)
         if dry_run:
             from puma.experiments.cost import describe_experiment
 

@@ -38,7 +38,7 @@ class ExperimentCost:
 
 def list_needed_models(experiment: Experiment, setting: ExperimentSetting) -> list[ModelSpec]:
     """Return every model that the rows need, once."""
-    rows, _ = select_rows(experiment, setting.nets, setting.generated)
+    rows, _ = select_rows(experiment, setting.nets, setting.amounts)
     return list(dict.fromkeys(model for row in rows for model in iterate_models(row.wants)))
 
 
@@ -91,7 +91,7 @@ def describe_experiment(
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if not only or row.name in only))
-    rows, left_out = select_rows(experiment, setting.nets, setting.generated)
+    rows, left_out = select_rows(experiment, setting.nets, setting.amounts)
     found = estimate_experiment(experiment, workspace)
     amounts: set[GeneratedAmount] = {amount for row in rows for amount in list_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())
@@ -105,9 +105,13 @@ def describe_experiment(
         f"time         about {found.hours * seeds:.3g} hours on one {setting.nets['main'].compute.device}, "
         f"by a short trial; margins and evaluation come on top",
         f"evaluation   {', '.join(setting.evaluation.attacks)} on "
-        + (f"{setting.evaluation.max_samples:,} test images" if setting.evaluation.max_samples else "all test images"),
+        + (f"{setting.evaluation.max_samples:,} test images" if setting.evaluation.max_samples else "all test images")
+        + (f"; autoattack on {setting.autoattack_samples:,}" if setting.autoattack_samples else ""),
         f"results      {out / experiment.name}.csv; stages in {workspace.path}, those of other experiments are reused",
     ]
+    if setting.weights:
+        begin = "; trainings begin with them" if setting.begins_with_weights else ""
+        lines.append(f"margins      by {workspace.library.robust_model.source} with {workspace.library.weights}{begin}")
     lines += [f"left out     {name}: {setting.shortage}" for name in left_out]
     lines += [f"missing      {sentence}" for sentence in workspace.library.list_missing(amounts)]
     return "\n".join(lines)

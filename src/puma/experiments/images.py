@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from puma.errors import PumaError
 from puma.experiments.presets import ALL, ExperimentSetting, GeneratedImages, OwnImages
-from puma.experiments.spec import GeneratedAmount
+from puma.experiments.spec import GeneratedAmount, OutsideModel
 from puma.files import lock
 from puma.pools import Origin, Pool, is_pool
 from puma.pools.datasets import read_digits
@@ -37,6 +37,10 @@ DATASETS: dict[str, DatasetEntry] = {
     ),
     "cifar10": DatasetEntry("CIFAR-10", (32, 32, 3), "puma data import cifar10 FOLDER --out {data}/cifar10"),
 }
+_HOW_WEIGHTS = (
+    "the weights of a robust {net} are not at {file}; put some there (docs/reproduce.md says which), or give a run or "
+    "file of yours with --init and --margin-model"
+)
 _HOW_GENERATED = "puma data import npz FILE.npz --like {data}/{dataset}/train --out {data}/{pool}"
 
 
@@ -68,7 +72,7 @@ class ImageLibrary:
             return _list_own_pools(self.setting.own, amount)
         train, test = self._find_official()
         real, notes = self._find_real(train)
-        if amount == "none":
+        if amount == "none" or not self.setting.generated:
             return SettingPools((real,), test, notes)
         generated, more = self._find_generated(amount, train)
         return SettingPools((real, generated), test, notes + more)
@@ -82,12 +86,24 @@ class ImageLibrary:
         if name != "digits" and not all(map(is_pool, parts)):
             how = DATASETS[name].how.format(data=self.data)
             sentences.append(f"{DATASETS[name].title} is not at {self.data / name}; import it with: {how}")
-        wanted = {self.setting.generated[amount].pool for amount in amounts - {"none"}}
+        wanted = {self.setting.generated[amount].pool for amount in amounts if amount in self.setting.generated}
         for pool in sorted(wanted) if name != "digits" and not self.setting.stands_in else ():
             if not is_pool(self.data / pool):
                 how = _HOW_GENERATED.format(data=self.data, dataset=name, pool=pool)
                 sentences.append(f"generated images are not at {self.data / pool}; import them with: {how}")
+        if self.setting.weights and not self.weights.is_file():
+            sentences.append(_HOW_WEIGHTS.format(net=self.setting.nets["main"].model, file=self.weights))
         return sentences
+
+    @property
+    def weights(self) -> Path:
+        """Where the weights of the setting's robust net are."""
+        return self.data / self.setting.weights
+
+    @property
+    def robust_model(self) -> OutsideModel:
+        """The robust net that margins are measured with, where the setting has weights of one."""
+        return OutsideModel(self.setting.nets["main"].model, str(self.weights))
 
     def check_shapes(self) -> None:
         """Raise where a pool at the place of a data set holds images of another size."""

@@ -1,6 +1,6 @@
 """How large an experiment is: data, nets, lengths, for each preset and data set."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -12,7 +12,14 @@ from puma.files import hash_json
 from puma.margins.search import find_method
 from puma.pools import Pool
 from puma.training import TrainConfig, find_recipe
-from puma.training.config import AttackConfig, AugmentConfig, check_train_config
+from puma.training.config import (
+    AttackConfig,
+    AugmentConfig,
+    ComputeConfig,
+    OptimizerConfig,
+    check_train_config,
+)
+from puma.training.run_folder import find_init
 
 ALL = 0  # as a number of images
 
@@ -39,17 +46,21 @@ class ExperimentSetting:
     """What the rows of an experiment are run on.
 
     Attributes:
-        preset: smoke, small or paper.
-        dataset: a name of ``images.SOURCES``.
+        preset: a name of ``list_presets``.
+        dataset: a name of ``images.DATASETS``.
         real: so many of the real training images are used; ALL takes every one.
         generated: where the generated images come from, by amount. If that pool is not there, the real images that
-            are not used play their part, as far as ``stands_in`` allows it.
+            are not used play their part, as far as ``stands_in`` allows it. Empty trains on real images alone.
         stands_in: see ``generated``.
         nets: the configuration of training, by the net's role; a row whose net is not here is left out.
         evaluation: the attacks on test images.
         method: how margins are measured.
         changed: what the user changed, in words.
         own: the user's pools, in place of a data set's.
+        weights: file in the data folder with the weights of a robust net, which margins are measured with; "" trains
+            the margin model first.
+        begins_with_weights: whether trainings begin with ``weights`` too, instead of from scratch.
+        autoattack_samples: evaluate AutoAttack on so many test images, 0 on none.
         minutes: what a training took on one core, with margins and evaluation, by net; empty if not measured.
     """
 
@@ -63,6 +74,9 @@ class ExperimentSetting:
     method: str = "deepfool"
     changed: str = ""
     own: OwnImages | None = None
+    weights: str = ""
+    begins_with_weights: bool = False
+    autoattack_samples: int = 0
     minutes: Mapping[NetRole, float] = field(default_factory=dict)
 
     @property
@@ -71,9 +85,15 @@ class ExperimentSetting:
         return self.nets["main"].attack.eps
 
     @property
+    def amounts(self) -> Collection[GeneratedAmount]:
+        """The amounts of generated images that rows may ask for; where there are none, the usual amount is none."""
+        return self.generated.keys() or {"usual"}
+
+    @property
     def shortage(self) -> str:
         """Why a row may have to be left out."""
-        return "this preset has no such net" if self.own is None else "there is one net and one number of images"
+        one = self.own is not None or not self.generated
+        return "there is one net and one number of images" if one else "this preset has no such net"
 
 
 _SMOKE = TrainConfig(
@@ -122,7 +142,41 @@ _PAPER_RECIPES: Mapping[NetRole, str] = {
 # the paper reports the last epoch, not the checkpoint that was best on held-out images
 _PAPER_NETS = {role: replace(find_recipe(name), select="last") for role, name in _PAPER_RECIPES.items()}
 
-PRESETS = ("smoke", "small", "paper")
+# CIFAR-10 with a net of 124 thousand parameters: the settings of a pilot that docs/reproduce.md reports
+_RESNET4B = replace(
+    find_recipe("small-cifar10"),
+    model="resnet4b",
+    samples_seen=200_000,
+    generated_fraction=0.0,
+    checkpoint_every=50_000,
+    attack=AttackConfig(eps=2 / 255, step_size=0.5 / 255),
+    optimizer=OptimizerConfig(lr=0.02),
+    compute=ComputeConfig(precision="bf16"),
+)
+_SCRATCH = replace(
+    _RESNET4B, samples_seen=1_000_000, checkpoint_every=100_000, optimizer=replace(_RESNET4B.optimizer, lr=0.1)
+)
+
+
+def _set_cifar10(
+    preset: str, net: TrainConfig, *, weights: str, minutes: float, begins: bool = True
+) -> ExperimentSetting:
+    """Return a setting of all of CIFAR-10's training and test images, without generated ones."""
+    return ExperimentSetting(
+        preset=preset,
+        dataset="cifar10",
+        real=ALL,
+        generated={},
+        nets={"main": net},
+        evaluation=EvaluationConfig(masking_samples=0),
+        weights=weights,
+        begins_with_weights=begins,
+        autoattack_samples=1000,
+        minutes={"main": minutes},
+    )
+
+
+PRESETS = ("smoke", "small", "paper")  # those of every experiment; the others are of one data set
 SETTINGS: tuple[ExperimentSetting, ...] = (
     ExperimentSetting(
         preset="smoke",
@@ -189,6 +243,14 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
         evaluation=EvaluationConfig(attacks=("clean", "cw", "autoattack")),
         stands_in=False,
     ),
+    _set_cifar10("cifar10-eps2", _RESNET4B, weights="robust_cifar10_eps2.safetensors", minutes=14),
+    _set_cifar10(
+        "cifar10-eps8",
+        replace(_RESNET4B, attack=AttackConfig(eps=8 / 255, step_size=2 / 255)),
+        weights="robust_cifar10_eps8.safetensors",
+        minutes=14,
+    ),
+    _set_cifar10("cifar10-eps2-scratch", _SCRATCH, weights="robust_cifar10_eps2.safetensors", minutes=32, begins=False),
 )
 
 
@@ -207,6 +269,8 @@ class SettingChanges:
         own: pools of the user's instead of the data set.
         model: a net of the user's, or a built-in one, for every row; rows that compare nets are left out.
         margin_model: what margins are measured with instead of a model that is trained here: source and weights.
+        init: weights that every training begins with: a file or a run.
+        autoattack_samples: evaluate AutoAttack on so many test images, 0 on none.
     """
 
     samples_seen: int | None = None
@@ -219,12 +283,19 @@ class SettingChanges:
     own: OwnImages | None = None
     model: str | None = None
     margin_model: str | None = None
+    init: str | None = None
+    autoattack_samples: int | None = None
+
+
+def list_presets() -> list[str]:
+    """Return the names of all presets."""
+    return list(dict.fromkeys(setting.preset for setting in SETTINGS))
 
 
 def find_setting(preset: str, dataset: str | None = None) -> ExperimentSetting:
     """Look a setting up; without a data set the first of the preset is taken."""
-    if preset not in PRESETS:
-        raise unknown_name("preset", preset, list(PRESETS))
+    if preset not in list_presets():
+        raise unknown_name("preset", preset, list_presets())
     there = [setting for setting in SETTINGS if setting.preset == preset]
     if dataset is None:
         return there[0]
@@ -240,8 +311,13 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
         find_method(changes.method)
     if changes.own is not None:
         setting = _use_own_images(setting, changes.own)
+    if changes.init is not None:
+        setting = replace(setting, begins_with_weights=False)
+    if changes.margin_model is not None:
+        setting = replace(setting, weights="" if not setting.begins_with_weights else setting.weights)
     if changes.model is not None:
-        setting = replace(setting, nets={"main": replace(setting.nets["main"], model=changes.model)}, minutes={})
+        net = replace(setting.nets["main"], model=changes.model)
+        setting = replace(setting, nets={"main": net}, minutes={}, weights="", begins_with_weights=False)
     nets = {role: _change_config(config, changes) for role, config in setting.nets.items()}
     for config in nets.values():
         check_train_config(config)
@@ -250,13 +326,17 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
         if changes.test_samples < 0:
             raise PumaError(f"--test-samples must not be negative, got {changes.test_samples}.")
         evaluation = replace(evaluation, max_samples=changes.test_samples)
+    if changes.autoattack_samples is not None:
+        if changes.autoattack_samples < 0:
+            raise PumaError(f"--autoattack-samples must not be negative, got {changes.autoattack_samples}.")
+        setting = replace(setting, autoattack_samples=changes.autoattack_samples)
     if changes.attacks:
         evaluation = replace(evaluation, attacks=tuple(dict.fromkeys(("clean", "cw", *changes.attacks))))
     told = {
         name: getattr(changes, name)
-        for name in ("model", "margin_model", "samples_seen", "batch_size", "eps", "test_samples", "method")
+        for name in ("model", "margin_model", "init", "samples_seen", "batch_size", "eps", "test_samples", "method")
     }
-    for name in ("model", "margin_model"):  # files of one name in two folders are told apart
+    for name in ("model", "margin_model", "init"):  # files of one name in two folders are told apart
         if told[name] is not None and "/" in told[name]:
             told[name] = f"{told[name].rpartition('/')[2]} {hash_json([told[name]])[:6]}"
     words = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
@@ -277,7 +357,8 @@ def _use_own_images(setting: ExperimentSetting, own: OwnImages) -> ExperimentSet
             )
     name = f"{own.real.resolve().name}-{real.fingerprint[:8]}"
     amounts: dict[GeneratedAmount, GeneratedImages] = {"usual": GeneratedImages(name)}
-    return replace(setting, dataset=name, real=ALL, generated=amounts, stands_in=False, own=own, minutes={})
+    return replace(setting, dataset=name, real=ALL, generated=amounts, stands_in=False, own=own, minutes={},
+                   weights="", begins_with_weights=False)  # fmt: skip
 
 
 def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:
@@ -293,6 +374,8 @@ def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:
             checkpoint_every=checkpoint,
             schedule=schedule,
         )
+    if changes.init is not None:
+        config = replace(config, init=str(find_init(changes.init).resolve()))
     if changes.batch_size is not None:
         config = replace(config, batch_size=changes.batch_size)
     if changes.eps is not None:

@@ -48,6 +48,7 @@ from puma.report.rows import ReportRow, SeedFiles
 from puma.training.run_folder import RunFolder
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
+_AUTOATTACK = ATTACKS["autoattack"].quantity
 _GAUSSIAN = "gaussian"  # what the perceptron study calls its data
 
 
@@ -88,7 +89,7 @@ def run_experiment(
     ``only`` names the rows to run, all by default. What earlier runs found for rows that this one does not run, or has
     not come to yet, stays.
     """
-    possible, left_out = select_rows(experiment, workspace.setting.nets, workspace.setting.generated)
+    possible, left_out = select_rows(experiment, workspace.setting.nets, workspace.setting.amounts)
     rows = [row for row in possible if not only or row.name in only]
     check_inputs(experiment, rows, workspace, seeds)
     table = check_table(out, experiment.name)
@@ -149,6 +150,11 @@ def check_inputs(experiment: Experiment, rows: list[RowSpec], workspace: Workspa
         amounts |= list_amounts(row.wants)
     if missing := workspace.library.list_missing(amounts):
         raise PumaError(f"{'; '.join(missing)}.")
+    if experiment.figure == "curves" and not workspace.setting.nets["main"].evaluate_every:
+        raise PumaError(
+            f"{experiment.name} draws curves over training, for which preset {workspace.setting.preset} holds no "
+            f"images out; run it with preset small."
+        )
     workspace.library.check_shapes()
 
 
@@ -175,6 +181,10 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
             margins = workspace.measure_margins(model.plan.margins, pools, seed)
     progress.files[row.name][seed] = SeedFiles(seed, run, pools, plan, margins, evaluation)
     progress.add(row, seed, row.at, read_accuracies(evaluation), commit)
+    if workspace.setting.autoattack_samples:
+        strongest = workspace.evaluate_model(model, seed, autoattack=True)
+        counted = {name: value for name, value in read_accuracies(strongest).items() if name == _AUTOATTACK}
+        progress.add(row, seed, row.at, counted, workspace.read_commit(strongest))
     if row.at is None:
         for line in RunFolder(run).read_metrics():
             curve = {name: line[name] for name in _CURVES if name in line}

@@ -28,7 +28,7 @@ from puma.training import load_model
 from puma.training.config import OnlineConfig, TrainConfig, config_to_dict
 from puma.training.outcomes import score_difficulty
 from puma.training.run import create_run, ensure_run
-from puma.training.run_folder import RunFolder
+from puma.training.run_folder import RunFolder, find_init
 
 _MADE_BY = "made-by.json"
 
@@ -64,8 +64,11 @@ class Workspace:
         plan = None if model.plan is None else self.make_plan(model.plan, pools, seed)
         config = self.resolve_config(model, seed, pools)
         fingerprint = open_pools(pools).fingerprint
+        described = config_to_dict(config)
+        if config.init:  # the same weights are the same wherever they lie
+            described["init"] = hash_file(find_init(config.init))
         parts: dict[str, Any] = {
-            "config": config_to_dict(config),
+            "config": described,
             "pools": fingerprint,
             "plan": plan and hash_file(plan),
         }
@@ -95,6 +98,8 @@ class Workspace:
         config = replace(base, seed=seed, held_out=min(base.held_out, real // 10))
         if model.generated == "none" or len(pools) == 1:
             config = replace(config, generated_fraction=0.0)
+        if self.setting.begins_with_weights:
+            config = replace(config, init=str(self.library.weights.resolve()))
         if model.online is not None:
             config = replace(config, online=self._resolve_online(model.online))
         return config
@@ -154,12 +159,14 @@ class Workspace:
             )
             return made.save(out)
 
-    def evaluate_model(self, model: ModelSpec, seed: int) -> Path:
-        """Return the folder with a model's metrics.json on the test images."""
+    def evaluate_model(self, model: ModelSpec, seed: int, *, autoattack: bool = False) -> Path:
+        """Return the folder with a model's metrics.json on the test images, or of AutoAttack on some of them."""
         run = self.train_model(model, seed)
         test = self.find_pools(model).test
         pool, eps = Pool.open(test), self.setting.eps
         config = replace(self.setting.evaluation, seed=seed, norm=self.setting.nets["main"].attack.norm)
+        if autoattack:
+            config = replace(config, attacks=("clean", "autoattack"), max_samples=self.setting.autoattack_samples)
         weights = hash_file(run / "model.safetensors")
         key = _hash_key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"

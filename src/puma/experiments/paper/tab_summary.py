@@ -8,14 +8,28 @@ trainings of 3 minutes) expect a failure: by a margin model that gets 39 % of th
 negative, so most images are helped instead of attacked, and robustness falls by 4.5 points for no accuracy.
 """
 
-from puma.experiments.spec import TRADES, Experiment, PaperValue, RowSpec, specify_puma
+from puma.experiments.spec import (
+    TRADES,
+    Experiment,
+    MarginSpec,
+    ModelSpec,
+    PaperValue,
+    PlanSpec,
+    RowSpec,
+    specify_pruning,
+    specify_puma,
+)
 
 EXPERIMENT = Experiment(
     name="tab-summary",
     title="The baseline and PUMA",
     rows=(
         RowSpec("TRADES", TRADES, PaperValue(87.87, 58.57, 0.10, 0.08), baseline=True),
+        RowSpec("PUMA 0 %", specify_puma(0.0, by=TRADES)),
+        RowSpec("PUMA 10 %", specify_puma(0.1, by=TRADES)),
         RowSpec("PUMA 20 %", specify_puma(0.2, by=TRADES), PaperValue(91.37, 58.53, 0.21, 0.36)),
+        RowSpec("PE 20 %, eps for all", ModelSpec(PlanSpec(easy=0.2, strength="constant", margins=MarginSpec(TRADES)))),
+        RowSpec("random 20 %", specify_pruning(random=0.2)),
     ),
     expect="3.5 points more accuracy at the same robustness.",
 )
