@@ -40,6 +40,7 @@ COMMANDS: dict[str, Verb] = {
         "data:distort_images", "extra images made from a pool's own by random affine and elastic distortion"
     ),
     "data filter": Verb("generate:filter_images", "the images of a pool that classifiers or margins speak for"),
+    "data superclasses": Verb("data:list_superclasses", "a few large classes out of thousands of WordNet ids"),
     "data show": Verb("data:show_pool", "counts, shapes, class balance and a picture of a pool"),
     "train": Verb("train:make_train_verb", "train a robust model on a pool, or on what a plan keeps of it", True),
     "generate train": Verb("generate:make_generator_verb", "train a generator of images like those of a pool", True),

@@ -13,6 +13,17 @@ from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSE
 from puma.pools.pictures import list_pictures, write_picture_folder
 from puma.pools.pool import open_inner_pools
 from puma.pools.summary import describe_pool, draw_grid
+from puma.pools.superclasses import (
+    RATIO,
+    choose_superclasses,
+    count_images,
+    describe_superclasses,
+    draw_superclasses,
+    extend_tree,
+    read_published_tree,
+    read_tree,
+    write_class_map,
+)
 from puma.pools.writer import PoolPart, write_parts
 
 Out = Annotated[Path, arg(metavar="DIR", help="folder to write; it must not exist yet")]
@@ -169,6 +180,47 @@ def distort_images(source: Positional[Path], /, *, out: Out, count: int, seed: i
     if source.resolve().is_relative_to(out.resolve()):
         raise PumaError(f"--out {out} would replace the pool {source} itself; choose another --out.")
     _write_pools({"": distort_pool(Pool.open(source), count, seed=seed)}, out, force)
+
+
+def list_superclasses(
+    *,
+    classes: int = 100,
+    source: Path | None = None,
+    tree: Path | None = None,
+    ratio: float = RATIO,
+    out: Path | None = None,
+    picture: Path | None = None,
+) -> None:
+    """Group WordNet ids to a few large classes: the most populous is split until they are alike.
+
+    By default the 100 classes of ImageNet-21K-100, from the published counts.
+
+    Args:
+        classes: how many classes to make.
+        source: folder with a tar or a folder of pictures per id, whose pictures to count.
+        tree: CSV with the columns wnid, parent and name, instead of the shipped tree of ImageNet-21K.
+        ratio: how many times larger than the smallest class the largest may be.
+        out: write the class of every id to this .csv, for --class-map.
+        picture: draw the tree and the sizes of the classes to this .png.
+    """
+    for flag, path, suffix in (("--out", out, ".csv"), ("--picture", picture, ".png")):
+        if path is not None:
+            check_output(flag, path, suffix)
+    if tree is not None and source is None:
+        raise PumaError("--tree needs --source: the published counts belong to the shipped tree.")
+    class_tree, counts = read_published_tree()
+    if source is not None:
+        counts = count_images(source)
+        class_tree, unknown = (read_tree(tree), []) if tree is not None else extend_tree(sorted(counts))
+        if unknown:
+            print(f"{len(unknown)} ids are not in the tree and stand alone: {', '.join(unknown[:5])}")
+    chosen = choose_superclasses(class_tree, counts, classes, ratio=ratio)
+    print(describe_superclasses(chosen, class_tree))
+    if out is not None:
+        print(f"class of every id: {write_class_map(chosen, counts, out)}")
+    if picture is not None:
+        draw_superclasses(chosen, class_tree, picture)
+        print(f"picture: {picture}")
 
 
 def show_pool(path: Positional[Path], /, *, picture: Path | None = None, seed: int = 0) -> None:

@@ -141,7 +141,7 @@ def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield (f"--{name}" if re.match(r"[a-z]", name) else name), what
 
 
-_BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<", ".json": b"{"}
+_BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<", ".json": b"{", ".csv": b"wnid"}
 
 
 def check_output(flag: str, out: Path, *suffixes: str) -> None:

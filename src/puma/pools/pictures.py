@@ -29,6 +29,11 @@ _LONGEST = 32  # longer sides than this many times the shorter are cut first
 _CHUNK = 1024
 
 
+def is_picture(name: str) -> bool:
+    """Whether a file of this name is taken for a picture."""
+    return Path(name).suffix.lower() in _SUFFIXES
+
+
 class PictureFiles:
     """Rows of images behind a list of file names below one folder."""
 
@@ -145,7 +150,7 @@ def list_pictures(root: Path, size: int, channels: int) -> PictureFolder:
             os.path.relpath(Path(folder, file), root)
             for folder, _, files in os.walk(root / class_name)
             for file in files
-            if Path(file).suffix.lower() in _SUFFIXES and Path(folder, file).is_file()
+            if is_picture(file) and Path(folder, file).is_file()
         )
         names += files
         labels += [label] * len(files)
