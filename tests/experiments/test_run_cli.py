@@ -207,13 +207,17 @@ def test_cifar10_on_a_cpu(preset: str, tmp_path: Path, puma: Run) -> None:
         write(data / "cifar10" / part, 60, (32, 32, 3))
     radius = 8 if "eps8" in preset else 2
     weights = write_weights(data / f"robust_cifar10_eps{radius}.safetensors", radius)
-    changes = ["--samples-seen", "64", "--batch-size", "32", "--autoattack-samples", "2", "--test-samples", "10"]
-    code, said, err = puma("run", "tab-summary", "--preset", preset, *changes, *places(data))
-    assert code == 0, err
+    changes = ["--samples-seen", "64", "--batch-size", "32", "--test-samples", "10"]
+    strong = ["--rows", "PUMA 20 %", "--autoattack-samples", "2"]
+    words = ["run", "tab-summary", "--preset", preset, *changes, *places(data)]
+    assert "autoattack on 1,000" in puma(*words, "--dry-run")[1]
+    for more in (["--autoattack-samples", "0"], strong):
+        code, said, err = puma(*words, *more)
+        assert code == 0, err
     assert "AutoAttack" in said
     lines = read_results_file(tmp_path / "results/tab-summary.csv")
     assert {line.row for line in lines} == SUMMARY
-    assert {line.row for line in lines if line.quantity == "autoattack_accuracy"} == SUMMARY
+    assert [line.row for line in lines if line.quantity == "autoattack_accuracy"] == ["PUMA 20 %"]
     kept = {line.row: line.value for line in lines if line.quantity == "kept_share"}
     assert [round(60 * share) for share in kept.values()] == [60, 54, 48, 48, 48]
     (margins,) = (tmp_path / "work/margins").glob("*.parquet")

@@ -33,15 +33,16 @@ from puma.experiments.spec import (
     specify_pruning,
     specify_puma,
 )
-from puma.experiments.workspace import Workspace, summarise_plan
+from puma.experiments.workspace import Workspace, list_changes, summarise_plan
 from puma.files import lock
 from puma.margins import Margins, measure_margins
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Origin, Pool, open_pools, to_unit
 from puma.pools.writer import PoolPart, write_parts
 from puma.scores.score_table import open_scores
-from puma.training import load_model
+from puma.training import TrainConfig, load_model
 from puma.training import run as training_run
+from puma.training.config import AttackConfig
 from puma.training.run_folder import RunFolder
 
 COMMAND = [sys.executable, "-m", "puma", "run", "tab-gap", "--preset", "smoke", "--samples-seen", "512"]
@@ -104,6 +105,12 @@ def test_a_stage_is_made_once_and_other_settings_are_other_stages(
         replace(workspace, setting=longer).train_model(TRADES, 0)
     with pytest.raises(AssertionError, match="made again"):
         workspace.train_model(TRADES, 77)
+
+
+def test_only_settings_that_were_changed_name_a_stage() -> None:
+    config = replace(TrainConfig(), seed=3, attack=AttackConfig(steps=7))
+    assert list_changes(config) == {"seed": 3, "attack": {"steps": 7}}
+    assert list_changes(TrainConfig()) == {}
 
 
 def test_a_seed_has_its_own_margins_plans_and_draws(workspace: Workspace) -> None:

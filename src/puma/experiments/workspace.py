@@ -25,7 +25,7 @@ from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
 from puma.scores.score_table import open_scores, save_scores
 from puma.training import load_model
-from puma.training.config import OnlineConfig, TrainConfig, config_to_dict
+from puma.training.config import OnlineConfig, TrainConfig
 from puma.training.outcomes import score_difficulty
 from puma.training.run import create_run, ensure_run
 from puma.training.run_folder import RunFolder, find_init
@@ -64,7 +64,7 @@ class Workspace:
         plan = None if model.plan is None else self.make_plan(model.plan, pools, seed)
         config = self.resolve_config(model, seed, pools)
         fingerprint = open_pools(pools).fingerprint
-        described = config_to_dict(config)
+        described = list_changes(config)
         if config.init:  # the same weights are the same wherever they lie
             described["init"] = hash_file(find_init(config.init))
         parts: dict[str, Any] = {
@@ -143,7 +143,7 @@ class Workspace:
         strength = StrengthRule(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps)
         pool = open_pools(pools)
         files = [path and hash_file(path) for path in (margins, counted)]
-        rules = [asdict(pruning), asdict(strength), spec.score]
+        rules = [list_changes(pruning), list_changes(strength), spec.score]
         out = self.path / "plans" / f"{_hash_key({'pools': pool.fingerprint, 'rules': rules, 'files': files})}.parquet"
         with lock(out, wait=True):
             if out.is_file():
@@ -168,7 +168,7 @@ class Workspace:
         if autoattack:
             config = replace(config, attacks=("clean", "autoattack"), max_samples=self.setting.autoattack_samples)
         weights = hash_file(run / "model.safetensors")
-        key = _hash_key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": asdict(config)})
+        key = _hash_key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": list_changes(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"
         with lock(out, wait=True):
             if not has_evaluation(out):
@@ -249,6 +249,19 @@ def summarise_plan(path: Path, eps: float) -> dict[str, float]:
         "weakened_share": float((kept.abs() < eps * (1 - 1e-6)).double().mean()),
         "helped_share": float((kept < 0).double().mean()),
     }
+
+
+def list_changes(settings: Any) -> dict[str, Any]:
+    """Return the settings of a dataclass that are not at their default, so that a new setting keeps old stages."""
+
+    def compare(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+        changed = {name: value for name, value in values.items() if value != defaults[name]}
+        return {
+            name: compare(value, defaults[name]) if isinstance(value, dict) else value
+            for name, value in changed.items()
+        }
+
+    return compare(asdict(settings), asdict(type(settings)()))
 
 
 def _hash_key(values: Mapping[str, Any]) -> str:
