@@ -1,11 +1,14 @@
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import puma
 
@@ -45,3 +48,19 @@ def test_the_import_alone_waits_for_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", puma.__all__)
+def test_the_example_of_every_public_name_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
+    value = getattr(puma, name)
+    tests = finder.find(value, name, globs={"puma": puma, "torch": torch, "np": np})
+    assert any(test.name == name and test.examples for test in tests), f"puma.{name} shows no example"
+    for test in tests:
+        runner.run(test, clear_globs=False)
+    assert not runner.failures, capsys.readouterr().out

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from puma.margins import read_margins as read_margins
     from puma.planning import Plan as Plan
     from puma.planning import adaptive_strength as adaptive_strength
+    from puma.planning import make_plan as make_plan
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
     from puma.scores import Scores as Scores
@@ -38,6 +39,7 @@ _PLACES = {
     "evaluate": "puma.evaluation",
     "fgsm": "puma.attacks",
     "load_model": "puma.training",
+    "make_plan": "puma.planning",
     "measure_margins": "puma.margins",
     "measure_pool": "puma.margins",
     "pgd": "puma.attacks",

@@ -67,6 +67,13 @@ def pgd(
 ) -> Tensor:
     """Return images perturbed by at most ``|eps|`` so that the loss rises, or falls where ``eps`` is negative.
 
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
+    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> attacked = puma.pgd(model, images, labels, 8 / 255)  # the usual PGD-10
+    >>> attacked.shape, bool(((attacked - images).abs() <= 8 / 255 + 1e-6).all())
+    (torch.Size([6, 1, 4, 4]), True)
+    >>> helped = puma.pgd(model, images, labels, -torch.full((6,), 0.1))  # a signed radius for each image
+
     Args:
         model: anything that maps images to logits (n, classes); it comes back as it was, ``.grad`` fields untouched.
         images: (n, ...) floats within ``bounds``, a tensor on any device or a numpy array.
@@ -107,7 +114,13 @@ def fgsm(
     norm: str = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
-    """One step of length ``|eps|`` from the image; arguments as of ``pgd``."""
+    """Return images after one step of length ``|eps|`` that raises the loss; arguments as of ``pgd``.
+
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
+    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> puma.fgsm(model, images, labels, 8 / 255).shape
+    torch.Size([6, 1, 4, 4])
+    """
     return bim(model, images, labels, eps, step_size=math.inf, steps=1, loss=loss, norm=norm, bounds=bounds)
 
 
@@ -123,7 +136,13 @@ def bim(
     norm: str = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
-    """PGD that begins at the image; arguments as of ``pgd``."""
+    """Return images attacked by PGD that begins at the image itself; arguments as of ``pgd``.
+
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
+    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> puma.bim(model, images, labels, 8 / 255, steps=7, step_size=2 / 255).shape
+    torch.Size([6, 1, 4, 4])
+    """
     return pgd(
         model,
         images,

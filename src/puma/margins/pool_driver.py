@@ -32,7 +32,7 @@ from puma.margins.margins_file import (
 from puma.margins.measure_margins import PreparedMeasurement, check_settings, name_precision, prepare_measurement
 from puma.margins.search.methods import find_method
 from puma.models import fingerprint_model
-from puma.pools import Pool, to_unit
+from puma.pools import Pool, open_pools, to_unit
 from puma.processes import ProcessGroup, join_processes
 from puma.progress import Advance, progress_bar
 
@@ -57,6 +57,14 @@ def measure_pool(
     model_path: str = "",
 ) -> Margins:
     """Measure every sample of a pool: in memory, or into the file ``out`` (parquet) for pools of any size.
+
+    >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+    >>> puma.measure_pool(model, pool).margin.shape
+    torch.Size([6])
+    >>> margins = puma.measure_pool(model, pool, out="margins.parquet")  # again: the file is found whole
+    >>> margins.sample_id
+    tensor([0, 1, 2, 3, 4, 5])
 
     Args:
         model: any module that takes images (n, channels, height, width) in [0, 1] and gives logits; left as it was.
@@ -118,13 +126,7 @@ def _describe_task(
     check_settings(model, batch_size, cap, _BOUNDS)
     if part_size < 1:
         raise PumaError(f"part_size must be at least 1, got {part_size}.")
-    if isinstance(pool, str | Path):
-        pool = Pool.open(pool)
-    if not isinstance(pool, Pool):
-        raise PumaError(
-            f"pool must be a puma.Pool or the folder of one, got {type(pool).__name__}; "
-            "puma.Pool.from_tensors and puma.Pool.from_dataset make one."
-        )
+    pool = open_pools(pool)
     if not len(pool):
         raise PumaError("the pool is empty: there is nothing to measure.")
     provenance = MarginProvenance(
@@ -139,7 +141,9 @@ def _describe_task(
         part_size=part_size,
         precision=name_precision(autocast, compiled),
     )
-    described = provenance.describe(os.pathsep.join(str(store.path) for store in pool.stores), model_path)
+    described = provenance.describe(
+        os.pathsep.join(str(store.folder) for store in pool.stores if store.folder), model_path
+    )
     return _PoolTask(model, pool, provenance, described, autocast, compiled)
 
 

@@ -1,6 +1,6 @@
 """Image classifiers that take pixels in [0, 1] and give logits."""
 
-from puma.models.architectures import ARCHITECTURES, build, count_parameters
+from puma.models.architectures import ARCHITECTURES, build, count_parameters, name_architecture
 from puma.models.fingerprint import fingerprint_model
 from puma.models.prepare import frozen
 from puma.models.source import call_model_function, load_named_model
@@ -15,4 +15,5 @@ __all__ = [
     "frozen",
     "load_named_model",
     "load_weights",
+    "name_architecture",
 ]

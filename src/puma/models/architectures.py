@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -322,6 +323,22 @@ def build(
 def _spread_statistics(values: Sequence[float], channels: int) -> Sequence[float]:
     """Use the mean over channels where the number of channels is another one."""
     return values if len(values) == channels else [sum(values) / len(values)] * channels
+
+
+def name_architecture(model: nn.Module) -> str | None:
+    """Return the name of the built-in architecture that a net is; None for a net of one's own."""
+    heads = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
+    normalize = getattr(model, "normalize", None)
+    if not heads or not isinstance(normalize, Normalize):
+        return None
+    for name, architecture in ARCHITECTURES.items():
+        make: Any = architecture.make
+        if type(model) is getattr(make, "func", make):
+            with torch.device("meta"):
+                built = build(name, heads[-1], channels=normalize.mean.numel())
+            if str(built) == str(model):
+                return name
+    return None
 
 
 def count_parameters(model: nn.Module) -> int:

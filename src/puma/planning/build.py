@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 from puma.errors import PumaError, unknown_name
 from puma.margins import Margins
 from puma.planning.plan import Plan, find_lost_classes
-from puma.planning.prune import Mask, PruneRule, keep_samples
+from puma.planning.prune import Mask, PruneRule, keep_samples, to_column
 from puma.planning.strength import StrengthName, StrengthRule, assign_strengths
 from puma.pools import Pool, open_pools
 from puma.pools.pool import PoolSource
+from puma.pools.tensors import Array
 from puma.provenance import UNKNOWN, Link
 from puma.scores import Scores
 from puma.scores.score_table import open_named_scores, open_scores
@@ -25,7 +26,7 @@ ScoreSource = Scores | str | Path
 
 def make_plan(
     pool: PoolSource,
-    margins: Margins | ScoreSource | None = None,
+    margins: Margins | ScoreSource | Array | None = None,
     *,
     prune_easy: float = 0.0,
     prune_difficult: float = 0.0,
@@ -49,14 +50,16 @@ def make_plan(
     margins allow.
 
     >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
-    >>> margins = puma.Scores("margin", pool.sample_id, np.linspace(-0.1, 0.1, 6, dtype=np.float32), pool.fingerprint)
+    >>> margins = [-0.02, 0.01, 0.02, 0.03, 0.04, 0.05]  # or puma.measure_pool(model, pool)
     >>> plan = puma.make_plan(pool, margins, prune_easy=0.2, eps=8 / 255)
-    >>> plan.keep, plan.strength  # (n,) bool and (n,) float32, in the order of the pool
-    (tensor([ True,  True,  True,  True,  True, False]), tensor([-0.0314, ...,  0.0314]))
+    >>> plan.keep  # (n,) bool, in the order of the pool
+    tensor([ True,  True,  True,  True,  True, False])
+    >>> plan.strength  # (n,) float32: the margin, at most eps and at least -eps
+    tensor([-0.0200,  0.0100,  0.0200,  0.0300,  0.0314,  0.0314])
 
     Args:
         pool: a pool or its folder.
-        margins: what ``measure_pool`` or ``measure_margins`` gave for this pool, or the file.
+        margins: what ``measure_pool`` or ``measure_margins`` gave for this pool, the file, or one number per sample.
         prune_easy: share of the easiest samples to drop.
         prune_difficult: share of the most difficult samples to drop.
         prune_random: share of samples to drop at random.
@@ -209,29 +212,33 @@ def _take_scores(source: ScoreSource | None, name: str) -> Scores | None:
     raise PumaError(f"{name} must be a table of scores or its file, got {type(source).__name__}.")
 
 
-def _take_margins(source: Margins | ScoreSource, pool: Pool) -> Scores:
-    """Take margins as a table, a file, or as they were measured: one for every sample, in the order of the pool."""
+def _take_margins(source: Margins | ScoreSource | Array, pool: Pool) -> Scores:
+    """Take margins as a table, a file, as they were measured, or as bare numbers in the order of the pool."""
     if isinstance(source, Scores):
         return source
     if isinstance(source, str | Path):
         return open_scores(source, "margin")
-    if not hasattr(source, "margin"):
+    if isinstance(source, Margins) and source.made_from.get("pool", UNKNOWN) != UNKNOWN:
+        made_from = {name: str(source.made_from[name]) for name in ("method", "norm", "model")}
+        return Scores("margin", source.sample_id.numpy(), source.margin.numpy(), source.made_from["pool"], made_from)
+    made_from, values = {}, cast("Array", source)
+    if isinstance(source, Margins):  # of tensors: nothing but their order and labels tells whose they are
+        made_from = {name: str(source.made_from[name]) for name in ("method", "norm") if name in source.made_from}
+        if len(source) == len(pool) and bool(
+            ((source.label.numpy() != pool.labels) & (source.label.numpy() >= 0)).any()
+        ):
+            raise PumaError("the margins were measured with other labels than the pool's; are they in the same order?")
+        values = source.margin
+    try:
+        margin = to_column(values, "margins").numpy(force=True).astype(np.float32)
+    except (PumaError, RuntimeError) as error:
         raise PumaError(
-            f"margins must be what measure_pool or measure_margins gives, or a file of margins, "
+            "margins must be what measure_pool or measure_margins gives, a file of margins or one number per sample, "
             f"got {type(source).__name__}."
-        )
-    margin = torch.as_tensor(source.margin).numpy(force=True).astype(np.float32)
-    ids = getattr(source, "sample_id", None)
-    described = getattr(source, "made_from", {})
-    if ids is None and len(margin) != len(pool):
+        ) from error
+    if len(margin) != len(pool):
         raise PumaError(f"there must be a margin for each of the pool's {len(pool):,} samples, got {len(margin):,}.")
-    return Scores(
-        "margin",
-        pool.sample_id if ids is None else np.asarray(ids, dtype=np.int64),
-        margin,
-        str(described.get("pool", pool.fingerprint)),
-        {name: str(described[name]) for name in ("method", "norm", "model") if name in described},
-    )
+    return Scores("margin", pool.sample_id, margin, pool.fingerprint, made_from)
 
 
 def _order_scores(scores: Scores | None, pool: Pool, failed: Mask) -> Tensor | None:

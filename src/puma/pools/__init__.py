@@ -1,7 +1,7 @@
 """What is trained on: memory-mapped images with labels, origin and stable ids."""
 
 from puma.pools.augment import crop_and_flip, shift_and_mirror
-from puma.pools.pool import Batch, Pool, open_pools, to_unit
+from puma.pools.pool import Batch, Pool, list_pools, open_pools, to_unit
 from puma.pools.sampler import MixedSampler
 from puma.pools.store import Origin, is_pool
 
@@ -12,6 +12,7 @@ __all__ = [
     "Pool",
     "crop_and_flip",
     "is_pool",
+    "list_pools",
     "open_pools",
     "shift_and_mirror",
     "to_unit",

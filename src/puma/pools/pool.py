@@ -47,7 +47,18 @@ def to_unit(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Images, labels, origin and ids of training samples; use ``Pool.open``, ``subset`` and ``+`` to make one.
+    """Images, labels, origin and ids of training samples.
+
+    >>> pool = puma.Pool.from_tensors(torch.rand(6, 3, 8, 8), [0, 1, 2, 0, 1, 2], class_names=["ant", "bee", "cat"])
+    >>> pool  # also Pool.from_dataset(dataset), Pool.open(folder), pool + pool
+    Pool(6 images of 8 x 8 x 3, 3 classes, 0 generated, fingerprint ...)
+    >>> image, label = pool[5]  # (channels, height, width) in [0, 1]: torch's DataLoader(pool) works
+    >>> image.shape, label
+    (torch.Size([3, 8, 8]), 2)
+    >>> pool.subset(pool.labels == 1).sample_id  # a subset keeps the ids
+    array([1, 4])
+    >>> len(puma.Pool.open(pool.save("mine")))
+    6
 
     A sample's id is its row in the store, plus the sizes of the stores before it: it does not change when the pool
     is pruned. ``rows`` are the selected ids, None for all.
@@ -296,11 +307,21 @@ PoolSource = Pool | str | Path
 
 def open_pools(paths: PoolSource | Sequence[PoolSource]) -> Pool:
     """Open several folders as one pool, in this order; pools that are open already count too."""
-    if isinstance(paths, str | Path | Pool):
-        paths = [paths]
-    if not paths:
+    return reduce(add, list_pools(paths))
+
+
+def list_pools(paths: PoolSource | Sequence[PoolSource]) -> list[Pool]:
+    """Open folders; what is neither a pool nor the folder of one is told in one sentence."""
+    given: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
+    if not given:
         raise PumaError("no pool given; name at least one folder made by: puma data import.")
-    return reduce(add, (path if isinstance(path, Pool) else Pool.open(path) for path in paths))
+    for one in given:
+        if not isinstance(one, str | Path | Pool):
+            raise PumaError(
+                f"a pool must be a puma.Pool or the folder of one, got {type(one).__name__}; "
+                "puma.Pool.from_tensors and puma.Pool.from_dataset make one."
+            )
+    return [one if isinstance(one, Pool) else Pool.open(one) for one in given]
 
 
 def open_inner_pools(path: Path) -> dict[str, Pool]:

@@ -19,7 +19,7 @@ from puma.errors import PumaError
 from puma.files import hash_file
 from puma.models import ARCHITECTURES
 from puma.planning import Plan, find_lost_classes
-from puma.pools import MixedSampler, Origin, Pool, is_pool, open_pools, shift_and_mirror
+from puma.pools import MixedSampler, Origin, Pool, is_pool, list_pools, shift_and_mirror
 from puma.processes import ProcessGroup
 from puma.provenance import Link, link_to_file
 from puma.training.config import AugmentConfig, TrainConfig
@@ -48,9 +48,7 @@ class TrainSamples:
 
 def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: str | Path | None) -> TrainSamples:
     """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
-    if not pools:
-        open_pools(())
-    parts = [part if isinstance(part, Pool) else Pool.open(part) for part in pools]
+    parts = list_pools(pools)
     whole = reduce(add, parts)
     links = tuple(link for part in parts for link in _link_pool(part))
     keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
@@ -104,7 +102,7 @@ def _compare_eps(plan: Plan, keep: Tensor, eps: float) -> tuple[str, ...]:
 
 def _link_pool(pool: Pool) -> tuple[Link, ...]:
     """Return a link to each folder of a pool, or one without a place if it is not exactly what lies in folders."""
-    if pool.rows is not None or not all(is_pool(store.path) for store in pool.stores):
+    if pool.rows is not None or not all(store.folder and is_pool(store.folder) for store in pool.stores):
         return (Link("pool", "pool", pool.fingerprint),)
     return tuple(Link("pool", "pool", store.fingerprint, str(store.path.resolve())) for store in pool.stores)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from puma.attacks.validation import to_tensors
 from puma.errors import PumaError
 from puma.models.prepare import BatchNormMode
 from puma.training.inner_attack import InnerAttack, shares_clean_logits
@@ -42,13 +43,19 @@ def trades_loss(
 ) -> Tensor:
     """Return CE(clean) + beta * KL(clean || attacked), averaged over the batch; gradients flow through both branches.
 
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
+    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> strength = puma.adaptive_strength(torch.linspace(-0.01, 0.05, 6), 8 / 255)  # (n,), from margins
+    >>> loss = puma.trades_loss(model, images, labels, strength)
+    >>> loss.backward()
+
     Where ``strength`` is positive the image is attacked, where it is negative it is helped: moved by at most
     ``|strength|`` so that ``negative_loss`` falls. With one positive strength for all this is TRADES.
 
     Args:
         model: maps images to logits, in training mode as a rule; its mode and ``.grad`` fields stay as they are.
-        images: floats within ``bounds``.
-        labels: int64 (n,).
+        images: (n, ...) floats within ``bounds``, a tensor or a numpy array.
+        labels: whole numbers (n,).
         strength: signed radius, one for all or (n,).
         beta: weight of the KL term.
         label_smoothing: of the CE term.
@@ -64,6 +71,7 @@ def trades_loss(
         start: begin the attack here instead.
         active_set: leave finished samples out of later attack steps; needs ``batchnorm="eval"``.
     """
+    images, labels = to_tensors(images, labels)
     if step_size is None:
         largest = float(torch.as_tensor(strength).detach().abs().max()) if len(images) else 0.0
         step_size = largest / 4 or 1.0  # nothing moves where every strength is 0

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig, evaluate_pool
-from puma.models import fingerprint_model, frozen, load_weights
+from puma.models import fingerprint_model, frozen, load_weights, name_architecture
 from puma.planning import Plan
-from puma.pools import Pool, to_unit
+from puma.pools import Pool, list_pools, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
 from puma.provenance import Link, link_to_file
 from puma.training.batches import (
@@ -37,7 +37,17 @@ from puma.training.step import TrainState, make_train_state
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished training run: its model, what it recorded, and what it was made from."""
+    """A finished training run: its model, what it recorded, and what it was made from.
+
+    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+    >>> run = puma.train("small-8px", pool, out="run", samples_seen=256, batch_size=64)
+    >>> run.model(torch.rand(2, 1, 8, 8)).shape  # in eval mode
+    torch.Size([2, 4])
+    >>> run.metrics[-1]["samples"]
+    256
+    >>> sorted(run.evaluate(pool, eps=8 / 255))
+    ['clean', 'cw']
+    """
 
     path: Path
     net: nn.Module | None = field(default=None, repr=False)
@@ -75,11 +85,11 @@ class Run:
         show: bool = False,
     ) -> dict[str, float]:
         """Return the share of a pool that the model gets right, by attack; at the run's own eps by default."""
+        (images,) = list_pools([pool])
         config = self.config
         asked = EvaluationConfig(
             attacks=tuple(attacks), norm=config.attack.norm, max_samples=max_samples, seed=seed, masking_samples=0
         )
-        images = pool if isinstance(pool, Pool) else Pool.open(pool)
         device = resolve_device(config.compute.device)
         found = evaluate_pool(self.model, images, eps or config.attack.eps, asked, device=device, show=show)
         return {name: count.accuracy for name, count in found.counts().items()}
@@ -106,6 +116,13 @@ def train(
 ) -> Run:
     """Train a robust model into the folder ``out`` and return the run; called again with the same, it is found done.
 
+    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+    >>> plan = puma.make_plan(pool, prune_random=0.5, eps=8 / 255)
+    >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    >>> run = puma.train(net, pool, plan=plan, recipe="small-digits", out="run", samples_seen=256, eps=8 / 255)
+    >>> run
+    Run('run': <Sequential>, 256 samples, loss ...)
+
     Args:
         model: an ``nn.Module`` (copied; training starts from its weights), a built-in name or module:function.
         pool: what to train on: a ``Pool`` or its folder, or several.
@@ -119,10 +136,12 @@ def train(
     net = model if isinstance(model, nn.Module) else None
     if net is None and not isinstance(model, str):
         raise PumaError(f"model must be a torch.nn.Module, a name or module:function, got {type(model).__name__}.")
-    name = model if isinstance(model, str) else IN_MEMORY.format(type(model).__name__)
+    name = model if isinstance(model, str) else IN_MEMORY.format(name_architecture(model) or type(model).__name__)
     config = override_config(begun, {**settings, "model": name})
     check_train_config(config)
-    pools = [pool] if isinstance(pool, Pool | str | Path) else list(pool)
+    pools = list_pools(pool)
+    if plan is not None and not isinstance(plan, Plan | str | Path):
+        raise PumaError(f"plan must be a puma.Plan or its file, got {type(plan).__name__}; puma.make_plan makes one.")
     if isinstance(plan, Plan):
         plan = _keep_plan(plan, RunFolder(Path(out)))
     return Run(ensure_run(config, pools, out, plan=plan, net=net, show=show), net)

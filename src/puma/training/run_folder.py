@@ -12,13 +12,13 @@ from torch import nn
 
 from puma.errors import PumaError
 from puma.files import lock, open_regular, read_json, write_json, write_text
-from puma.models import build, call_model_function, load_named_model, load_weights
+from puma.models import ARCHITECTURES, build, call_model_function, load_named_model, load_weights
 from puma.models.weights import read_state_dict
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
-IN_MEMORY = "<{}>"  # how config.json names a net that was given as a module, by its class
+IN_MEMORY = "<{}>"  # how config.json names a net that was given as a module, by its architecture or class
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _parse_line(text: bytes) -> dict[str, Any] | None:
 
 
 def load_model(
-    source: str | Path,
+    source: str | Path | nn.Module,
     num_classes: int | None = None,
     *,
     weights: str | Path | None = None,
@@ -189,15 +189,28 @@ def load_model(
 ) -> nn.Module:
     """Return the model that ``source`` names, in eval mode: it takes pixels in [0, 1] and gives logits.
 
+    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+    >>> run = puma.train("small-8px", pool, out="run", samples_seen=128, batch_size=64)
+    >>> puma.load_model("run")(torch.rand(2, 1, 8, 8)).shape
+    torch.Size([2, 4])
+    >>> net = puma.load_model("small-8px", 4, channels=1, weights="run/model.safetensors")
+
     Args:
         source: the folder of a run of ``puma train``, whose averaged model is loaded; ``module:function``, called
-            without arguments (the current folder counts); or the name of a built-in architecture.
+            without arguments (the current folder counts); the name of a built-in architecture; or a net of your own,
+            to load ``weights`` into.
         num_classes: needed for a built-in architecture; a run with another number raises.
-        weights: a .safetensors file or state dict to load, also into the net of a run.
+        weights: a .safetensors file, a state dict or a run to load, also into the net of another run.
         channels: of the images, for a built-in architecture.
         mean: per channel, what a built-in architecture normalises with.
         std: see ``mean``.
     """
+    if weights is not None and Path(weights).is_dir():
+        weights = _find_trained(RunFolder(Path(weights)))
+    if isinstance(source, nn.Module):
+        return (source if weights is None else load_weights(source, weights)).eval()
+    if not isinstance(source, str | Path):
+        raise PumaError(f"a model is a run's folder, a name, module:function or a net, got {type(source).__name__}.")
     if Path(source).is_dir():
         return _load_run_model(RunFolder(Path(source)), num_classes, weights)
     if num_classes is None and ":" not in str(source):
@@ -209,12 +222,22 @@ def _load_run_model(folder: RunFolder, num_classes: int | None, weights: str | P
     name, trained_classes, channels = folder.read_net()
     if num_classes not in (None, trained_classes):
         raise PumaError(f"{folder.path} was trained on {trained_classes} classes, {num_classes} are asked for.")
-    if weights is None and not folder.model.is_file():
+    file = weights or _find_trained(folder)
+    if name.strip("<>") in ARCHITECTURES:  # a built-in net, by name or as a module
+        return load_weights(build(name.strip("<>"), trained_classes, channels=channels), file).eval()
+    if name.startswith("<"):
         raise PumaError(
-            f"{folder.path} has no model.safetensors yet; finish it with: puma train --resume {folder.path}."
+            f"the net {name} of {folder.path} was given as a module; build it as then and load its weights: "
+            f"puma.load_model(net, weights={str(folder.path)!r})."
         )
-    model = make_net(name, trained_classes, channels)
-    return load_weights(model, weights or folder.model).eval()
+    return load_weights(make_net(name, trained_classes, channels), file).eval()
+
+
+def _find_trained(folder: RunFolder) -> Path:
+    if not folder.model.is_file():
+        hint = f"finish it with: puma train --resume {folder.path}" if folder.has_config else "it is no run"
+        raise PumaError(f"{folder.path} has no model.safetensors yet; {hint}.")
+    return folder.model
 
 
 def find_init(init: str) -> Path:
@@ -255,5 +278,5 @@ def load_init(model: nn.Module, path: Path, *, replace_head: bool) -> None:
 def make_net(name: str, num_classes: int, channels: int) -> nn.Module:
     """Build the net that a configuration names, with fresh weights."""
     if name.startswith("<"):
-        raise PumaError(f"the net {name} of this run was given as a module; build it and load model.safetensors.")
+        raise PumaError(f"the net {name} of this run was given as a module; call puma.train with it again.")
     return call_model_function(name) if ":" in name else build(name, num_classes, channels=channels)
