@@ -9,18 +9,22 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from puma.attacks.norms import find_norm
 from puma.errors import Interrupted, PumaError, tell_missing
 from puma.files import lock, read_json, replace_atomically, write_json
 from puma.generation.edm import SolverConfig, denoise, list_levels, solve_heun
 from puma.generation.generator_folder import Generator, GeneratorFolder, derive_seed, load_generator
+from puma.generation.guidance import Guide, check_guide
 from puma.generation.unet import Condition, UNet
+from puma.models.fingerprint import fingerprint_model
 from puma.pools import Origin, Pool
 from puma.pools.writer import Chunk, PoolPart, write_parts
 from puma.processes import ProcessGroup, catch_signals, join_processes
 from puma.progress import progress_bar
 from puma.provenance import Link, write_links
+from puma.training import load_model
 
 BLOCK = 64  # images that pass the net together: enough to keep a core busy, few enough for its cache
 _PART_BLOCKS = 4  # blocks of one file of a sampling under way: what an interruption loses at most
@@ -35,7 +39,12 @@ class SampleConfig:
         seed: another seed makes other images; image i depends on (seed, i) alone.
         block: images that pass the net together. Sums over a batch of another size are rounded otherwise, so that
             other blocks give other last bits.
-        band: ask for margins from here to there, in multiples of eps, of a generator that was trained with margins.
+        band: ask for margins from here to there, in multiples of eps: of a generator that was trained with margins, or
+            by a guide.
+        guide: a classifier (a run's folder, or as for puma margins) whose margins lead the sampler to the band.
+        eps: see ``band``, for a guide.
+        guide_spread: how far from the margin asked for an image may stay, as a standard deviation in multiples of eps.
+        norm: which margins the guide measures.
         precision: of the passes through the net; bf16 uses autocast.
         solver: the noise levels.
     """
@@ -43,6 +52,10 @@ class SampleConfig:
     seed: int = 0
     block: int = BLOCK
     band: tuple[float, float] | None = None
+    guide: str | None = None
+    eps: float | None = None
+    guide_spread: float = 0.5
+    norm: Literal["linf", "l2"] = "linf"
     precision: Literal["fp32", "bf16"] = "fp32"
     solver: SolverConfig = field(default_factory=SolverConfig)
 
@@ -70,8 +83,9 @@ def sample_block(
     solver: SolverConfig,
     *,
     precision: str = "fp32",
+    guide: Guide | None = None,
 ) -> NDArray[np.uint8]:
-    """Turn noise into images (n, height, width, channels)."""
+    """Turn noise into images (n, height, width, channels), guided or not."""
     device = noise.device
 
     def pass_net(scaled: Tensor, c_noise: Tensor) -> Tensor:
@@ -80,7 +94,8 @@ def sample_block(
         return residual.float()
 
     def pass_denoiser(noisy: Tensor, sigma: Tensor) -> Tensor:
-        return denoise(pass_net, noisy, sigma, sigma_data)
+        denoised = denoise(pass_net, noisy, sigma, sigma_data)
+        return denoised if guide is None else guide.move(denoised, sigma, sigma_data)
 
     images = solve_heun(pass_denoiser, noise.contiguous(memory_format=torch.channels_last), list_levels(solver))
     pixels = images.clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
@@ -136,10 +151,13 @@ def sample_pool(
         raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
     with join_processes(device, patient=True) as group:
         generator = load_generator(source, group.device)
+        guide = _load_guide(generator, config, group.device)
         described = {"generator": generator.fingerprint, **asdict(config)}
+        if guide is not None:
+            described["guide"] = fingerprint_model(guide, generator.inputs.image_shape)
         parts = out.with_name(f".{out.name}.parts")
-        work = SampleWork(generator, config, parts, group)
-        if config.band is not None:
+        work = SampleWork(generator, config, parts, group, guide)
+        if config.band is not None and guide is None:
             work.targets(range(1))  # a band that cannot be asked for raises before anything is written
         if not group.writes:
             group.barrier()
@@ -152,6 +170,8 @@ def sample_pool(
             _sample_parts(work, count, show=show)
             group.barrier()
             links = [Link("generator", "generator", generator.fingerprint, str(generator.path.resolve()))]
+            if guide is not None:
+                links.append(Link("guide", "model", described["guide"], str(config.guide)))
             description = {"generator": described, "links": write_links(links)}
             class_names = generator.inputs.class_names
             part = PoolPart(work.read_chunks(count), class_names, count, Origin.GENERATED, True, description)
@@ -172,6 +192,26 @@ def check_sampling(count: int, config: SampleConfig) -> None:
         raise PumaError("solver.sigma_min must lie between 0 and solver.sigma_max, and solver.rho be positive.")
     if config.band is not None and not config.band[0] <= config.band[1]:
         raise PumaError(f"a band goes from a lower to a higher margin, got {config.band[0]:g} to {config.band[1]:g}.")
+    check_guide(config.guide, config.eps, config.band, config.guide_spread)
+
+
+def _load_guide(generator: Generator, config: SampleConfig, device: torch.device) -> nn.Module | None:
+    """Return the classifier that guides, ready to be asked; one that does not fit the images raises."""
+    if config.guide is None:
+        return None
+    inputs = generator.inputs
+    height, width, channels = inputs.image_shape
+    model = load_model(config.guide, len(inputs.class_names)).to(device).eval().requires_grad_(False)
+    try:
+        shape = tuple(model(torch.zeros(1, channels, height, width, device=device)).shape)
+    except RuntimeError as error:
+        raise PumaError(
+            f"{config.guide} cannot take the generator's images of {height} x {width} x {channels}; "
+            "guide by a model that was trained on such images."
+        ) from error
+    if shape != (1, len(inputs.class_names)):
+        raise PumaError(f"{config.guide} knows {shape[-1]} classes, the generator {len(inputs.class_names)}.")
+    return model
 
 
 def _open_parts(parts: Path, described: dict[str, Any]) -> None:
@@ -204,6 +244,7 @@ class SampleWork:
     config: SampleConfig
     parts: Path
     group: ProcessGroup
+    guide: nn.Module | None = None
 
     @property
     def part_size(self) -> int:
@@ -216,16 +257,27 @@ class SampleWork:
 
     def targets(self, indices: range) -> Tensor | None:
         """Return the margins to ask for, None if the generator is asked for any."""
-        if self.config.band is None:
+        if self.config.band is None or self.guide is not None:
             return None
         if self.generator.inputs.margins_hash is None:
             raise PumaError(
                 f"{self.generator.path} was trained without margins, so it cannot be asked for a band; "
-                "train one with --margins FILE."
+                "train one with --margins FILE, or give --guide MODEL."
             )
         told = GeneratorFolder(self.generator.path).read_conditions()
         labels = label_images(indices, len(self.generator.inputs.class_names))
         return torch.from_numpy(pick_targets(told, self.config.band, self.config.seed, labels, indices))
+
+    def make_guide(self, indices: range, labels: Tensor) -> Guide | None:
+        """Return the guide of these images; each has a margin of its own to reach, drawn evenly from the band."""
+        if self.guide is None or self.config.band is None or self.config.eps is None:
+            return None
+        low, high = self.config.band
+        shares = [derive_seed(self.config.seed, _TARGET, index) / 2**63 for index in indices]
+        targets = torch.tensor([low + share * (high - low) for share in shares], device=labels.device)
+        eps = self.config.eps
+        norm = find_norm(self.config.norm)
+        return Guide(self.guide, labels, targets.float() * eps, self.config.guide_spread * eps, norm)
 
     def sample(self, start: int) -> NDArray[np.uint8]:
         """Return the block of images from index ``start``; always a whole one, so that its bits never change."""
@@ -240,6 +292,7 @@ class SampleWork:
             self.generator.config.noise.sigma_data,
             self.config.solver,
             precision=self.config.precision,
+            guide=self.make_guide(indices, labels),
         )
 
     def read_chunks(self, count: int) -> Iterator[Chunk]:
