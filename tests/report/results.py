@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from puma.evaluation.metrics_file import wilson_interval
+from puma.files import hash_file
 from puma.margins import Margins
 from puma.margins.margins_file import MarginProvenance
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Pool
+from puma.provenance import link_to_file
 from puma.training import TrainConfig
 from puma.training.config import AttackConfig
 from puma.training.run_folder import RunFolder, RunInputs
@@ -48,8 +50,12 @@ def write_plan(
     *,
     pruned: float = 0.2,
     said: Mapping[str, str] | None = None,
+    margins: Path | None = None,
 ) -> Path:
-    """Prune the highest margins; rows in another order than the pool's, as a plan may have them."""
+    """Prune the highest margins; rows in another order than the pool's, as a plan may have them.
+
+    Without ``margins`` it does not say what it was made from, as plans of older versions.
+    """
     values = torch.from_numpy(margin_of(len(pool)) if margin is None else margin)
     keep = torch.ones(len(pool), dtype=torch.bool)
     keep[values.argsort(descending=True)[: round(pruned * len(pool))]] = False
@@ -57,9 +63,9 @@ def write_plan(
     strength = adaptive_strength(values, EPS).float()
     order = torch.from_numpy(np.random.default_rng(1).permutation(len(pool)))
     sample_id = torch.from_numpy(pool.sample_id.copy())
-    return Plan(sample_id[order], keep[order], strength[order], pool.fingerprint, {**made_from, **(said or {})}).save(
-        path
-    )
+    links = None if margins is None else (link_to_file("margins", "margins", margins),)
+    described = {**made_from, **(said or {})}
+    return Plan(sample_id[order], keep[order], strength[order], pool.fingerprint, described, links).save(path)
 
 
 def write_run(
@@ -68,7 +74,8 @@ def write_run(
     config = replace(TrainConfig(), model="small-8px", seed=seed, attack=AttackConfig(eps=eps))
     pool = Pool.open(pools[0])
     names = tuple(str(path) for path in pools)
-    inputs = RunInputs(names, str(plan) if plan else None, pool.fingerprint, None, pool.num_classes, 3)
+    planned = (None, None) if plan is None else (str(plan), hash_file(plan))
+    inputs = RunInputs(names, planned[0], pool.fingerprint, planned[1], pool.num_classes, 3)
     run = RunFolder(folder)
     run.create(config, inputs)
     for step in range(1, 6):
@@ -103,7 +110,8 @@ def write_experiment(folder: Path, pool: Path, **changes: Any) -> Path:
     """Two rows of two seeds each, the second with margins and a plan."""
     opened = Pool.open(pool)
     folder.mkdir(parents=True, exist_ok=True)
-    margins, plan = write_margins(folder / "margins.parquet", opened), write_plan(folder / "plan.parquet", opened)
+    margins = write_margins(folder / "margins.parquet", opened)
+    plan = write_plan(folder / "plan.parquet", opened, margins=margins)
     rows = []
     for name, baseline, clean in (("TRADES", True, 80), ("PUMA", False, 90)):
         seeds = []

@@ -8,15 +8,15 @@ from conftest import MakePool
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationMetrics
 from puma.report.page import write_report
-from puma.report.rows import ReportRow, RowResult, SeedFiles, open_margins, open_plan, reading
+from puma.report.rows import ReportRow, RowResult, SeedFiles, open_margins, open_plan, tell_damage
 from report.results import write_experiment, write_margins, write_plan
 
 
 def test_whatever_goes_wrong_is_one_sentence_that_names_the_file() -> None:
     sentence = r"a.npy is damaged \(ZeroDivisionError: division by zero\); make it again"
-    with pytest.raises(PumaError, match=sentence), reading("a.npy"):
+    with pytest.raises(PumaError, match=sentence), tell_damage("a.npy"):
         1 / 0  # noqa: B018
-    with pytest.raises(FileNotFoundError), reading("a.npy"):
+    with pytest.raises(FileNotFoundError), tell_damage("a.npy"):
         Path("nowhere").read_text()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from conftest import MakePool, Run
 from puma.errors import PumaError
+from puma.provenance import link_to_file, write_links
 from puma.report.rows import compare_rows, read_results
 from puma.report.scan import read_study
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run
@@ -15,7 +16,8 @@ def test_a_folder_of_runs_becomes_rows(make_pool: MakePool, tmp_path: Path) -> N
     pool = make_pool("pool")
     work = tmp_path / "work"
     (work / "deep").mkdir(parents=True)
-    margins, plan = write_margins(work / "margins.parquet", pool), write_plan(work / "plan.parquet", pool)
+    margins = write_margins(work / "margins.parquet", pool)
+    plan = write_plan(work / "plan.parquet", pool, margins=margins)
     for seed in (0, 1):
         write_run(work / f"puma-seed{seed}", [tmp_path / "pool"], plan=plan, seed=seed)
     baseline = write_run(work / "deep" / "trades", [tmp_path / "pool"])
@@ -50,14 +52,14 @@ def test_other_programs_and_links_and_broken_pools_are_no_obstacle(make_pool: Ma
 
 def test_plans_and_margins_alone(make_pool: MakePool, tmp_path: Path) -> None:
     pool, other = make_pool("pool"), make_pool("other", seed=1)
-    for name in ("a", "b"):
-        write_margins(tmp_path / f"margins-{name}.parquet", pool)
-        write_plan(tmp_path / f"plan-{name}.parquet", pool)
+    for name, seed in (("a", 2), ("b", 3)):  # the names of the files say nothing
+        measured = write_margins(tmp_path / f"of-{name}.parquet", pool, margin_of(50, seed=seed))
+        write_plan(tmp_path / f"plan-{name}.parquet", pool, margins=measured)
     write_margins(tmp_path / "margins-other.parquet", other, margin_of(50, seed=1))
     rows = {row.name: row.seeds[0] for row in read_study([tmp_path]).rows}
     assert {name: seed.margins and seed.margins.name for name, seed in rows.items()} == {
-        "plan-a": "margins-a.parquet",
-        "plan-b": "margins-b.parquet",
+        "plan-a": "of-a.parquet",
+        "plan-b": "of-b.parquet",
         "margins-other": "margins-other.parquet",
     }
     assert rows["margins-other"].pools == (tmp_path / "other",)
@@ -66,13 +68,22 @@ def test_plans_and_margins_alone(make_pool: MakePool, tmp_path: Path) -> None:
 
 def test_runs_that_were_moved_find_their_files(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool("here/pool")
-    plan = write_plan(tmp_path / "here" / "plan.parquet", pool)
-    write_margins(tmp_path / "here" / "margins.parquet", pool)
+    margins = write_margins(tmp_path / "here" / "margins.parquet", pool)
+    plan = write_plan(tmp_path / "here" / "plan.parquet", pool, margins=margins)
     write_run(tmp_path / "here" / "puma", [tmp_path / "here" / "pool"], plan=plan)
     shutil.move(tmp_path / "here", tmp_path / "there")
     (row,) = read_study([tmp_path / "there"]).rows
     there = tmp_path / "there"
-    assert (row.seeds[0].plan, row.seeds[0].pools) == (there / "plan.parquet", (there / "pool",))
+    seed = row.seeds[0]
+    assert (seed.plan, seed.margins, seed.pools) == (
+        there / "plan.parquet",
+        there / "margins.parquet",
+        (there / "pool",),
+    )
+    write_plan(there / "plan.parquet", pool, pruned=0.4)
+    study = read_study([there])
+    assert study.rows[0].seeds[0].plan is None
+    assert f"The plan of run puma has changed since: {there / 'plan.parquet'}." in study.notes
     (there / "plan.parquet").unlink()
     study = read_study([there])
     assert study.rows[0].seeds[0].plan is None
@@ -202,35 +213,95 @@ def test_seeds_with_plans_of_their_own_are_one_row(make_pool: MakePool, tmp_path
     write_run(work / "runs" / "puma-easy20-seed0-00000000bb", [tmp_path / "pool"], plan=plan)
     study = read_study([work])  # which of the two the other seeds go with is not known
     assert [len(row.seeds) for row in study.rows] == [1] * 5
-    assert any(note.startswith("Which of these runs are seeds of one setting is not known") for note in study.notes)
+    assert any(note.startswith("Which of these runs are seeds of one setting is unknown") for note in study.notes)
 
 
-def test_an_arbitrary_choice_of_margins_is_told(make_pool: MakePool, tmp_path: Path) -> None:
+def test_plans_made_alike_are_told_apart_by_their_margins(make_pool: MakePool, tmp_path: Path) -> None:
+    pool, work = make_pool("pool"), tmp_path / "work"
+    for name in ("weak", "strong"):
+        margins = write_margins(work / f"{name}.parquet", pool, margin_of(50, seed=len(name)))
+        for seed in (0, 1):
+            said = {"pruning.seed": str(seed)}
+            plan = write_plan(work / "plans" / f"{name}{seed}.parquet", pool, said=said, margins=margins)
+            write_run(work / "runs" / f"{name}-seed{seed}", [tmp_path / "pool"], plan=plan, seed=seed)
+    rows = read_study([work]).rows
+    assert [(row.name, [seed.seed for seed in row.seeds]) for row in rows] == [("strong", [0, 1]), ("weak", [0, 1])]
+    assert {seed.margins for row in rows for seed in row.seeds} == {work / "weak.parquet", work / "strong.parquet"}
+
+
+def test_margins_that_a_plan_does_not_name_are_unknown(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool("pool")
-    write_margins(tmp_path / "margins-a.parquet", pool)
+    margins = write_margins(tmp_path / "margins-a.parquet", pool, margin_of(50, seed=8))
     write_plan(tmp_path / "plan-a.parquet", pool)
-    write_margins(tmp_path / "margins-b.parquet", pool)
-    assert read_study([tmp_path]).notes == ()
-    (tmp_path / "plan-a.parquet").rename(tmp_path / "plan.parquet")
-    (note,) = read_study([tmp_path]).notes
-    assert note == (
-        "Which margins plan.parquet was made from is not known: margins-a.parquet, margins-b.parquet fit its pool, "
-        "margins-a.parquet is shown."
-    )
+    study = read_study([tmp_path])
+    assert study.notes == ("Which margins plan-a.parquet was made from is unknown: it does not say.",)
+    assert [(row.name, row.seeds[0].margins) for row in study.rows] == [("plan-a", None), ("margins-a", margins)]
+    write_plan(tmp_path / "plan-a.parquet", pool, margins=margins)
+    assert [row.name for row in read_study([tmp_path]).rows] == ["plan-a"]
+    write_margins(margins, pool, margin_of(50, seed=9))
+    study = read_study([tmp_path])
+    assert study.notes == (f"The margins that plan-a.parquet was made from are not here: {margins}.",)
+    assert [row.name for row in study.rows] == ["plan-a", "margins-a"]
 
 
-def test_a_run_of_a_work_folder_finds_its_evaluation(make_pool: MakePool, tmp_path: Path) -> None:
+def test_mixed_pools_are_found_by_what_they_are_together(make_pool: MakePool, tmp_path: Path) -> None:
+    pools = [make_pool("real"), make_pool("generated", seed=1), make_pool("other", seed=2)]
+    write_margins(tmp_path / "margins.parquet", pools[1] + pools[0], margin_of(100))
+    assert read_study([tmp_path]).rows[0].seeds[0].pools == (tmp_path / "generated", tmp_path / "real")
+
+
+def test_a_run_finds_its_evaluations_by_its_weights(make_pool: MakePool, tmp_path: Path) -> None:
     pool, work = make_pool("pool"), tmp_path / "work"
     plan = write_plan(work / "plans" / "0123456789.parquet", pool)
-    for name in ("pruned-seed0-0123456789", "pruned-seed0-0123456789-more"):
-        write_run(work / "runs" / name, [tmp_path / "pool"], plan=plan)
-    write_evaluation(work / "evaluations" / "pruned-seed0-0123456789-more-00000000aa", 1, 1)
-    tested = write_evaluation(work / "evaluations" / "pruned-seed0-0123456789-00000000aa", 80, 50)
-    study = read_study([work / "runs" / "pruned-seed0-0123456789"])
-    assert study.rows[0].seeds[0].evaluation == tested
-    assert study.notes == ("No margins were found for what these runs pruned, only the plan: pruned-seed0-0123456789.",)
-    shutil.rmtree(tested)
-    assert "No evaluation was found for: pruned-seed0-0123456789." in read_study([work]).notes
+    runs = [write_run(work / "runs" / name, [tmp_path / "pool"], plan=plan) for name in ("one", "two")]
+    for run in runs:
+        (run / "model.safetensors").write_bytes(run.name.encode())
+    made = [
+        write_evaluation(work / "evaluations" / f"{index}", 80 + index, 50, links=_link_weights(run))
+        for index, run in enumerate(runs)
+    ]
+    assert read_study([runs[0]]).rows[0].seeds[0].evaluation == made[0]
+    assert read_study([runs[1]]).rows[0].seeds[0].evaluation == made[1]
+    older = write_evaluation(work / "evaluations" / "2", 85, 50, total=200, model="runs/two")
+    study = read_study([runs[1]])  # an older file gives the run's name alone
+    assert study.rows[0].seeds[0].evaluation == older
+    assert any("several evaluations on the same test (2, 1); shown is 2, the one with" in note for note in study.notes)
+    shutil.rmtree(older)
+    (runs[1] / "model.safetensors").write_bytes(b"trained on")
+    assert "No evaluation was found for: two." in read_study([runs[1]]).notes
+    inside = write_evaluation(runs[1] / "evaluation-test", 80, 50, links=_link_weights(runs[0]))
+    sentence = "evaluation-test of run two is left out: it judged other weights than the run's."
+    assert sentence in read_study([runs[1]]).notes
+    shutil.rmtree(inside)
+    write_evaluation(inside, 80, 50)
+    study = read_study([runs[1]])
+    assert study.rows[0].seeds[0].evaluation == inside
+    assert "Which weights evaluation-test of run two judged is unknown: it does not say." in study.notes
+
+
+def _link_weights(run: Path) -> list[dict[str, str]]:
+    return write_links([link_to_file("weights", "weights", run / "model.safetensors")])
+
+
+def test_evaluations_on_several_pools_are_rows_of_their_own(make_pool: MakePool, tmp_path: Path) -> None:
+    make_pool("pool")
+    for name, clean in (("trades", 80), ("puma", 90)):
+        run = write_run(tmp_path / "runs" / name, [tmp_path / "pool"])
+        for test, right in (("cifar/test", clean), ("mine/test", clean - 30)):
+            write_evaluation(run / f"evaluation-{test[0]}", right, 50, pool=f"/tests/{test}", pool_fingerprint=test)
+    write_evaluation(tmp_path / "runs" / "puma" / "evaluation-weak", 90, 60, pool_fingerprint="mine/test", eps=0.05)
+    results = read_results(read_study([tmp_path / "runs"]))
+    told = {result.row.name: result.estimates()["clean"].mean for result in results}
+    assert told == {
+        "puma (cifar/test, eps 25.5/255)": 0.9,
+        "puma (mine/test, eps 25.5/255)": 0.6,
+        "puma (images mine/tes, eps 12.75/255)": 0.9,
+        "trades (cifar/test)": 0.8,
+        "trades (mine/test)": 0.5,
+    }
+    assert [result.row.baseline for result in results] == [True] * 3 + [False] * 2
+    against = {name: values["clean"].mean for name, values in compare_rows(results).items()}
+    assert against == pytest.approx({"trades (cifar/test)": -0.1, "trades (mine/test)": -0.1})
 
 
 @pytest.mark.parametrize(

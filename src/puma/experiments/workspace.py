@@ -23,6 +23,7 @@ from puma.models import fingerprint_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
+from puma.provenance import Link
 from puma.scores.score_table import open_scores, save_scores
 from puma.training import load_model
 from puma.training.config import OnlineConfig, TrainConfig
@@ -182,7 +183,8 @@ class Workspace:
                     state_path=out / "state.json",
                     show=True,
                 )
-                write_evaluation(out, result.to_metrics(model=run.name, weights=None, pool=str(test)))
+                links = [Link("weights", "weights", weights, str(RunFolder(run).model))]
+                write_evaluation(out, result.to_metrics(links=links, model=run.name, weights=None, pool=str(test)))
                 write_json(out / _MADE_BY, _describe_code())
         return out
 

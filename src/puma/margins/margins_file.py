@@ -18,7 +18,7 @@ from puma.attacks.norms import NORMS
 from puma.errors import PumaError
 from puma.margins.search.engine import Status
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
-from puma.tables import read_columns, read_head, write_table
+from puma.tables import TableHead, read_columns, read_head, write_table
 
 FORMAT = "puma-margins-1"
 _WHAT = "a parquet file written by puma margins"
@@ -177,12 +177,18 @@ def read_margins(path: str | Path) -> Margins:
     return Margins(**columns, made_from=described)
 
 
+def is_margins(head: TableHead) -> bool:
+    """Tell whether a table is one of margins."""
+    return head.footer.get("format") == FORMAT
+
+
 def read_margins_footer(path: str | Path) -> dict[str, Any]:
     """Return what a margins file was made from; a file of another kind, or one cut short, raises."""
     if not os.path.lexists(path):
         raise PumaError(f"no margins at {path}: expected {_WHAT}.")
-    described = dict(read_head(path, _WHAT).footer)
-    if described.get("format") != FORMAT:
+    head = read_head(path, _WHAT)
+    described = dict(head.footer)
+    if not is_margins(head):
         raise PumaError(f"{path} is not a margins file of this version (no {FORMAT!r} in its footer).")
     if not _is_complete(described):
         raise PumaError(f"{path} is damaged: its footer does not tell method and norm; measure the margins again.")
@@ -216,6 +222,7 @@ __all__ = [
     "UNKNOWN",
     "MarginProvenance",
     "Margins",
+    "is_margins",
     "join_margins",
     "read_margins",
     "read_margins_footer",

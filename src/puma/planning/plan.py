@@ -17,7 +17,7 @@ from puma.errors import PumaError
 from puma.pools import Pool, open_pools
 from puma.provenance import KEY, Link, read_links, write_links
 from puma.scores.score_table import align_rows, check_unique
-from puma.tables import read_columns, read_head, write_table
+from puma.tables import TableHead, read_columns, read_head, write_table
 
 if TYPE_CHECKING:
     from puma.planning.dataset import MapStyle, PlanLoader, PlannedDataset, PlanSampler
@@ -157,6 +157,11 @@ class Plan:
             return self.keep, self.strength
         places = torch.from_numpy(rows)
         return self.keep[places], self.strength[places]
+
+
+def is_plan(head: TableHead) -> bool:
+    """Tell whether a table is a plan that says which pool it is for."""
+    return set(_COLUMNS) <= set(head.columns) and "pool_fingerprint" in head.footer
 
 
 def find_lost_classes(pool: Pool, keep: Tensor) -> list[str]:

@@ -1,1 +1,6 @@
-"""Pictures and tables made from result files alone."""
+"""One HTML page about runs, margins and plans; curves of several runs."""
+
+from puma.report.page import write_report
+from puma.report.training_curves import draw_curves
+
+__all__ = ["draw_curves", "write_report"]

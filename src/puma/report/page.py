@@ -70,7 +70,7 @@ def check_out(out: Path, *, force: bool) -> None:
     if out.exists() and not force:
         with out.open(encoding="utf-8", errors="replace") as file:
             if _MARK not in file.read(2000):
-                raise PumaError(f"{out} is there and is not a report; select_samples another --out, or give --force.")
+                raise PumaError(f"{out} is there and is not a report; choose another --out, or give --force.")
 
 
 def render_page(

@@ -134,7 +134,7 @@ def _number_names(rows: Iterable[ReportRow]) -> tuple[ReportRow, ...]:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def tell_damage(name: str) -> Iterator[None]:
     """Turn what a reader of a damaged file trips over, be it deep inside a library, into one sentence."""
     try:
         yield
@@ -146,7 +146,7 @@ def reading(name: str) -> Iterator[None]:
 
 def open_run(folder: Path) -> tuple[TrainConfig, RunInputs]:
     """Read what a run was begun with."""
-    with reading(str(folder / "config.json")):
+    with tell_damage(str(RunFolder(folder).config)):
         config, inputs = RunFolder(folder).read()
         texts = [*inputs.pools, inputs.plan or "", inputs.pool_fingerprint]
         if not all(isinstance(text, str) for text in texts):
@@ -156,29 +156,32 @@ def open_run(folder: Path) -> tuple[TrainConfig, RunInputs]:
 
 def open_plan(path: Path) -> Plan:
     """Read a plan."""
-    with reading(str(path)):
+    with tell_damage(str(path)):
         return Plan.open(path)
 
 
 def open_pool(paths: Sequence[Path]) -> Pool:
     """Open pools as one."""
-    with reading(", ".join(map(str, paths))):
+    with tell_damage(", ".join(map(str, paths))):
         return open_pools(paths)
 
 
 def open_margins(path: Path) -> Margins:
     """Read margins; those without a sample raise."""
-    with reading(str(path)):
+    with tell_damage(str(path)):
         table = read_margins(path)
     if not len(table):
         raise PumaError(f"{path} holds no sample; measure the margins again.")
     return table
 
 
-def read_pool_fingerprint(margins: Path) -> str:
-    """Return the fingerprint of the pool that margins were measured on."""
-    with reading(str(margins)):
-        return str(read_margins_footer(margins)["pool_fingerprint"])
+def read_margins_origin(path: Path) -> dict[str, Any]:
+    """Return what margins were made from; a file that does not tell its pool raises."""
+    with tell_damage(str(path)):
+        described = read_margins_footer(path)
+        if not isinstance(described.get("pool_fingerprint"), str):
+            raise PumaError(f"{path} does not say which pool it was measured on; measure the margins again.")
+        return described
 
 
 Metrics = list[dict[str, Any]]

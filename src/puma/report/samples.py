@@ -18,7 +18,7 @@ from puma.report.rows import (
     open_margins,
     open_plan,
     open_pool,
-    read_pool_fingerprint,
+    read_margins_origin,
     seed_name,
 )
 from puma.scores.score_table import align_rows
@@ -104,7 +104,7 @@ def load_plan_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
 def join_samples(row: ReportRow, seed: SeedFiles) -> SampleTable:
     """Bring margins, plan and pool of one seed together; a plan for other samples raises, a missing pool is a note."""
     assert seed.margins is not None
-    fingerprint, table = read_pool_fingerprint(seed.margins), open_margins(seed.margins)
+    fingerprint, table = str(read_margins_origin(seed.margins)["pool_fingerprint"]), open_margins(seed.margins)
     keep, strength, plan = np.ones(len(table), dtype=bool), None, None
     if seed.plan is not None:
         plan = open_plan(seed.plan)

@@ -5,10 +5,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puma.errors import PumaError
+from puma.evaluation import EVALUATION_FILE
+from puma.margins.margins_file import is_margins
+from puma.planning.plan import is_plan
 from puma.pools import is_pool
 from puma.report.experiment_record import RECORD_FILE, read_experiment
 from puma.report.matching import FoundFiles, match_rows
 from puma.report.rows import ReportStudy, join_studies
+from puma.tables import read_head
 from puma.training.run_folder import RunFolder
 
 DEPTH = 4
@@ -39,9 +43,10 @@ def read_study(paths: Sequence[Path]) -> ReportStudy:
         studies.append(ReportStudy(title, rows, notes=tuple(notes), place=title))
     if not studies:
         places = ", ".join(map(str, paths))
+        damaged = f" {found.notes[0]}" if found.notes else ""
         raise PumaError(
-            f"nothing to report on in {places}: expected a run of puma train, margins*.parquet, plan*.parquet or "
-            f"{RECORD_FILE}, at most {DEPTH} folders deep."
+            f"nothing to report on in {places}: expected a run of puma train, margins, a plan or {RECORD_FILE}, at "
+            f"most {DEPTH} folders deep.{damaged}"
         )
     return join_studies(studies)
 
@@ -54,9 +59,24 @@ def _search(folder: Path, found: FoundFiles, depth: int) -> None:
             found.runs.append(place)
         elif is_pool(place):
             found.pools.append(place)
+        elif (place / EVALUATION_FILE).is_file():
+            found.evaluations.append(place)
         else:
-            found.margins += sorted(place.glob("margins*.parquet"))
-            found.plans += sorted(place.glob("plan*.parquet"))
+            for path in sorted(place.glob("*.parquet")):
+                _sort_table(path, found)
+
+
+def _sort_table(path: Path, found: FoundFiles) -> None:
+    """Put a table where it belongs by what it says of itself; what is neither margins nor a plan is passed over."""
+    try:
+        head = read_head(path, "margins or a plan")
+    except (PumaError, OSError) as error:
+        found.notes.append(f"A table cannot be read: {error}")
+        return
+    if is_margins(head):
+        found.margins.append(path)
+    elif is_plan(head):
+        found.plans.append(path)
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
