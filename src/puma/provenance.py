@@ -17,7 +17,8 @@ UNKNOWN = ""  # the hash of a link that a file of an older version does not tell
 class Link:
     """One thing that a file was made from.
 
-    ``hash`` is a pool's or a model's fingerprint, else the SHA-256 of the file. ``path`` is where it lay: a hint for
+    ``hash`` is a pool's, a model's or a generator's fingerprint, the SHA-256 of a run's model file, else that of the
+    file itself. ``path`` is where it lay: a hint for
     those who look for it, never trusted.
     """
 

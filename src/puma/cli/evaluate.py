@@ -31,6 +31,7 @@ from puma.pools import Pool
 from puma.processes import resolve_device
 from puma.provenance import link_to_file
 from puma.training import load_model
+from puma.training.run_folder import RunFolder
 
 
 def evaluate_model(
@@ -99,7 +100,7 @@ def evaluate_model(
     result = evaluate_pool(
         network, images, radius, config, device=place, state_path=folder / "state.json", key=key, show=True
     )
-    used = weights or (Path(model) / "model.safetensors" if Path(model).is_dir() else None)
+    used = weights or (RunFolder(Path(model)).model if Path(model).is_dir() else None)
     links = [] if used is None else [link_to_file("weights", "weights", used)]
     more: dict[str, Any] = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool)}
     if curve_samples:
@@ -125,8 +126,6 @@ def _keep_earlier(folder: Path, metrics: EvaluationMetrics) -> EvaluationMetrics
 
 
 def _read_attack(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:
-    from puma.training.run_folder import RunFolder
-
     if not RunFolder(folder).has_config:
         return None, None
     config, _ = RunFolder(folder).read()

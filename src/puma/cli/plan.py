@@ -13,6 +13,7 @@ from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.planning.show import compare_plans as tell_differences
 from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance
 from puma.pools import Pool, open_pools
+from puma.provenance import Link
 from puma.scores import Scores
 from puma.scores.score_table import open_named_scores, open_scores, save_scores
 
@@ -196,6 +197,7 @@ def score_by_el2n(
     from puma.scores.difficulty import score_el2n
     from puma.training import find_recipe, load_model
     from puma.training.run import ensure_run
+    from puma.training.run_folder import RunFolder
 
     _check_free(out, force)
     if nets < 1:
@@ -209,7 +211,12 @@ def score_by_el2n(
         ensure_run(replace(settings, seed=seed + index), pools, folder)
     models = (load_model(str(folder), pool.num_classes) for folder in folders)
     values = score_el2n(models, pool, progress=True).numpy()
-    score = Scores("el2n", pool.sample_id, values, pool.fingerprint, {"nets": str(nets), "recipe": recipe})
+    links = (
+        Link("pool", "pool", pool.fingerprint, pool.place),
+        *(RunFolder(folder).link_to("net") for folder in folders),
+    )
+    made_from = {"nets": str(nets), "recipe": recipe}
+    score = Scores("el2n", pool.sample_id, values, pool.fingerprint, made_from, links)
     _print_summary(score)
     print(f"scores: {score.save(out)}")
 

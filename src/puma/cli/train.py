@@ -92,7 +92,7 @@ def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | 
 def _tell_finished(run: Path) -> None:
     """Say where the model is, once."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"model: {run / 'model.safetensors'}")
+        print(f"model: {RunFolder(run).model}")
         print(f"evaluate it with: puma evaluate {run} POOL")
 
 
@@ -150,7 +150,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
             print(f"round {turn}: {describe_plan(made).splitlines()[0]}")
             plan = _save_or_find(made, out / f"plan-{turn}.parquet")
             run = ensure_run(settings, pools, out / f"run-{turn}", plan=plan)
-        print(f"model: {run / 'model.safetensors'}")
+        print(f"model: {RunFolder(run).model}")
 
     return iterate
 

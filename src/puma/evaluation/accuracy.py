@@ -79,10 +79,13 @@ class Evaluation:
         """Counts by attack, then by class."""
         return {name: count_by_class(flags, self.labels, self.class_names) for name, flags in self.right.items()}
 
-    def to_metrics(self, *, links: Sequence[Link] = (), **more: Any) -> EvaluationMetrics:
-        """Return what a file says of it, with what else is known, such as the model's name."""
+    def to_metrics(self, *, model_path: str = "", links: Sequence[Link] = (), **more: Any) -> EvaluationMetrics:
+        """Return what a file says of it, with what else is known, such as the model's name.
+
+        ``model_path`` is where the model lies, where its name does not tell that.
+        """
         made_from = (
-            Link("model", "model", self.model_fingerprint, str(more.get("model", ""))),
+            Link("model", "model", self.model_fingerprint, model_path or str(more.get("model", ""))),
             Link("pool", "pool", self.pool_fingerprint, str(more.get("pool", ""))),
             *links,
         )

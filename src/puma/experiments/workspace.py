@@ -115,7 +115,7 @@ class Workspace:
         else:
             run = self.train_model(spec.by, seed)
             by, name = OutsideModel(str(run)), f"by-{name_model(spec.by)}-{method}-seed{seed}"
-            identity = hash_file(run / "model.safetensors")
+            identity = hash_file(RunFolder(run).model)
         key = _hash_key({"model": identity, "pools": pool.fingerprint, "method": method, "norm": norm})
         out = self.path / "margins" / f"{name}-{key}.parquet"
         with lock(out, wait=True) as held:
@@ -168,7 +168,7 @@ class Workspace:
         config = replace(self.setting.evaluation, seed=seed, norm=self.setting.nets["main"].attack.norm)
         if autoattack:
             config = replace(config, attacks=("clean", "autoattack"), max_samples=self.setting.autoattack_samples)
-        weights = hash_file(run / "model.safetensors")
+        weights = hash_file(RunFolder(run).model)
         key = _hash_key({"model": weights, "pool": pool.fingerprint, "eps": eps, "config": list_changes(config)})
         out = self.path / "evaluations" / f"{run.name}-{key}"
         with lock(out, wait=True):
@@ -183,8 +183,9 @@ class Workspace:
                     state_path=out / "state.json",
                     show=True,
                 )
-                links = [Link("weights", "weights", weights, str(RunFolder(run).model))]
-                write_evaluation(out, result.to_metrics(links=links, model=run.name, weights=None, pool=str(test)))
+                links = [Link("weights", "weights", weights, str(RunFolder(run).model.resolve()))]
+                told = {"model": run.name, "weights": None, "pool": str(test)}
+                write_evaluation(out, result.to_metrics(model_path=str(run.resolve()), links=links, **told))
                 write_json(out / _MADE_BY, _describe_code())
         return out
 

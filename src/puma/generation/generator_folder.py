@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -135,7 +136,7 @@ class GeneratorInputs:
     @property
     def links(self) -> list[Link]:
         """What the generator was made from."""
-        links = [Link("images", "pool", self.pool_fingerprint, self.pools[0] if self.pools else "")]
+        links = [Link("images", "pool", self.pool_fingerprint, os.pathsep.join(self.pools))]
         if self.margins_hash is not None:
             links.append(Link("condition", "margins", self.margins_hash, self.margins or ""))
         return links

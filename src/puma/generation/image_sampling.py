@@ -325,10 +325,9 @@ def _sample_parts(work: SampleWork, count: int, *, show: bool) -> None:
 
 def write_npz(pool: Path, path: str | Path) -> Path:
     """Write a pool as the public files of generated images are: ``image`` uint8 NHWC and ``label`` int64."""
-    opened = Pool.open(pool)
-    images = np.load(pool / "images.npy", mmap_mode="r")
+    (store,) = Pool.open(pool).stores
     with replace_atomically(path) as partial, partial.open("wb") as file:
-        np.savez(file, image=images, label=opened.labels.astype(np.int64))
+        np.savez(file, image=np.asarray(store.images), label=store.labels.astype(np.int64))
     return Path(path)
 
 

@@ -9,6 +9,7 @@ from puma.errors import PumaError, tell_missing
 from puma.pools.pool import Pool, Rows
 from puma.pools.store import Origin
 from puma.pools.writer import Chunk, PoolPart, check_pixels
+from puma.provenance import KEY, Link, write_links
 
 Floats = NDArray[np.float64]
 _AFFINE_DRAWS = 6  # rotation, two scales, shear, two shifts
@@ -31,7 +32,12 @@ def distort_pool(pool: Pool, count: int, *, seed: int = 0, chunk: int | None = N
     height, width, _ = pool.image_shape
     size = chunk or max(1, _PIXELS // (height * width))
     return PoolPart(
-        _distort_chunks(pool, count, seed, size), pool.class_names, count, Origin.GENERATED, allow_empty_class=True
+        _distort_chunks(pool, count, seed, size),
+        pool.class_names,
+        count,
+        Origin.GENERATED,
+        allow_empty_class=True,
+        description={KEY: write_links([Link("images", "pool", pool.fingerprint, pool.place)])},
     )
 
 

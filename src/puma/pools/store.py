@@ -18,6 +18,7 @@ from puma.errors import PumaError
 from puma.files import read_json
 from puma.pools.pictures import PictureFiles
 from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader
+from puma.provenance import Link, read_links
 
 
 class Origin(IntEnum):
@@ -87,6 +88,11 @@ class Store:
 def is_pool(path: Path) -> bool:
     """Tell whether a folder holds a pool."""
     return (path / "pool.json").is_file()
+
+
+def read_pool_links(folder: Path) -> tuple[Link, ...] | None:
+    """Return what the pool in a folder was made from; None for one that was imported."""
+    return read_links(read_json(folder / "pool.json", "a pool's description"))
 
 
 def open_store(path: Path) -> Store:

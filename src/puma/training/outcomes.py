@@ -35,6 +35,7 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
     ranks = count_recorders(folder.path, found[0])
     source = make_batch_source(config, samples, ProcessGroup(0, 1, resolve_device("cpu")))
     whole = samples.whole
+    links = (*(link for link in inputs.links if link.kind == "pool"), folder.link_to("run"))
     scores = []
     for outcome in found:
 
@@ -53,7 +54,6 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
         for kind, values in (("cd", counted.difficulty), ("forgetting", counted.forgetting)):
             column = np.full(len(whole), np.nan, dtype=np.float32)
             column[samples.trained] = values
-            scores.append(
-                Scores(f"{kind}_{outcome}", whole.sample_id, column, whole.fingerprint, {"run": folder.path.name})
-            )
+            name, made_from = f"{kind}_{outcome}", {"run": folder.path.name}
+            scores.append(Scores(name, whole.sample_id, column, whole.fingerprint, made_from, links))
     return scores

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from puma.errors import PumaError
-from puma.files import lock, open_regular, read_json, write_json, write_text
+from puma.files import hash_file, lock, open_regular, read_json, write_json, write_text
 from puma.models import ARCHITECTURES, build, call_model_function, load_named_model, load_weights
 from puma.models.weights import read_state_dict
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
@@ -88,6 +88,11 @@ class RunFolder:
             return False
         with open_regular(self.config) as file:
             return b'"puma-run-' in file.read(1000)
+
+    def link_to(self, role: str) -> Link:
+        """Return the link of something that is made from the run: by its model, unknown while it has none."""
+        known = hash_file(self.model) if self.model.is_file() else UNKNOWN
+        return Link(role, "run", known, str(self.path.resolve()))
 
     def check_free(self) -> None:
         """Raise if the folder holds anything but what a killed process left."""
