@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from puma import cli
+from puma.errors import PumaError
 from puma.margins import read_margins
 
 ROOT = Path(__file__).parents[1]
@@ -191,8 +192,10 @@ def parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr(cli, "load_verb", load_idle)
         try:
             cli.call_verb(words)
-        except SystemExit as stop:
+        except SystemExit as stop:  # help
             assert not stop.code, f"does not parse: puma {' '.join(words)}"  # noqa: PT017
+        except PumaError as error:
+            raise AssertionError(f"does not parse: puma {' '.join(words)} ({error})") from error
 
 
 @functools.cache
