@@ -63,8 +63,8 @@ def test_random_does_not_look_at_the_score() -> None:
 
 def test_strength_follows_equations_2_and_3() -> None:
     margin = torch.tensor([-9.0, -2.0, 0.0, 1.0, 3.0, 4.0, math.inf, -math.inf])
-    assert adaptive_strength(margin, 3.0).tolist() == [-3, -2, 0, 1, 3, 3, 3, -3]
-    assert adaptive_strength(margin, 3.0, gap=1.0).tolist() == [-3, -3, -1, 0, 2, 3, 3, -3]
+    assert adaptive_strength(margin, 3.0, norm="l2").tolist() == [-3, -2, 0, 1, 3, 3, 3, -3]
+    assert adaptive_strength(margin, 3.0, gap=1.0, norm="l2").tolist() == [-3, -3, -1, 0, 2, 3, 3, -3]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,7 @@ def test_strength_follows_equations_2_and_3() -> None:
         (lambda: prune(torch.zeros(3), 0.5, drop="hihg"), "did you mean 'high'"),  # type: ignore[arg-type]
         (lambda: adaptive_strength(torch.zeros(3), 0.0), "eps must be positive, got 0.0"),
         (lambda: adaptive_strength(torch.zeros(3), math.nan), "eps must be positive"),
+        (lambda: adaptive_strength(torch.zeros(3), 8), r"eps must be at most 1 .* got 8; did you mean 8/255\?"),
         (lambda: adaptive_strength(torch.zeros(3), 0.1, gap=-0.1), "gap must not be negative, got -0.1"),
         (lambda: adaptive_strength(torch.tensor([math.nan]), 0.1), "NaN"),
     ],

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from puma.attacks.norms import Norm, Region, find_norm, per_sample
-from puma.attacks.validation import check_batch, check_clean_logits, check_labels_fit, to_tensors
+from puma.attacks.validation import check_batch, check_clean_logits, check_labels_fit, check_radius, to_tensors
 from puma.errors import PumaError, unknown_name
 from puma.models.prepare import BatchNormMode, frozen
 
@@ -88,6 +88,10 @@ def pgd(
         generator: source of the random start.
     """
     images, labels = to_tensors(images, labels)
+    pixels = math.prod(images.shape[1:])
+    check_radius(eps, norm=norm, pixels=pixels, bounds=bounds)
+    if step_size is not None and step_size != math.inf:
+        check_radius(step_size, "step_size", norm=norm, pixels=pixels, bounds=bounds)
     return run_pgd(
         model,
         images,

@@ -50,6 +50,27 @@ def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> 
             raise PumaError(f"images must lie within the bounds {list(bounds)}, got {kind}.")
 
 
+def check_radius(
+    eps: float | Tensor,
+    name: str = "eps",
+    *,
+    norm: str = "linf",
+    pixels: int | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> None:
+    """Refuse a radius, of either sign, beyond the range of the pixels; L2 needs to know how many an image has."""
+    largest = float(torch.as_tensor(eps).detach().abs().max()) if not isinstance(eps, Tensor) or len(eps) else 0.0
+    reach = bounds[1] - bounds[0]
+    if norm != "linf":
+        reach *= math.sqrt(pixels) if pixels else math.inf
+    if largest > reach * (1 + 1e-6):  # a float32 of 1 is not beyond
+        hint = f"did you mean {largest:g}/255?" if largest <= 255 * reach else "give a smaller one."
+        raise PumaError(
+            f"{name} must be at most {reach:.4g} in {norm} for pixels in [{bounds[0]:g}, {bounds[1]:g}], "
+            f"got {largest:g}; {hint}"
+        )
+
+
 def check_labels_fit(labels: Tensor, logits: Tensor) -> None:
     """Logits: (n, classes). Labels: each below the number of classes."""
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(labels):

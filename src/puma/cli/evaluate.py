@@ -1,5 +1,6 @@
 """``puma evaluate``: accuracy of a model, clean and under attack."""
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,7 @@ def evaluate_model(
         first=first,
         masking_samples=masking_samples,
     )
-    check_config(config, radius)
+    check_config(config, radius, math.prod(images.image_shape))
     place = resolve_device(device)
     network = load_model(model, images.num_classes, weights=weights, channels=images.image_shape[2])
     network = network.to(place)

@@ -92,7 +92,7 @@ def write_margins(
         model_path=str(weights or model),
     )
     if os.environ.get("RANK", "0") == "0":
-        _tell_margins(out)
+        _tell_margins(out, opened.num_classes)
 
 
 def show_margins(
@@ -115,6 +115,7 @@ def show_margins(
         picture: where to write the PNG; by default beside the first file.
         histogram: also write the bins and counts as JSON.
     """
+    from puma.attacks.validation import check_radius
     from puma.margins import read_margins
     from puma.margins.distribution import (
         count_histograms,
@@ -134,6 +135,7 @@ def show_margins(
     if histogram is not None:
         check_output("--histogram", histogram, ".json")
     tables = {_short_name(path, files): read_margins(path) for path in files}
+    check_radius(eps, "--eps", norm=next(iter(tables.values())).made_from["norm"])
     for name, table in tables.items():
         print(describe_margins(summarise_margins(table, eps), name))
     drawn = count_histograms(tables, bins)
@@ -153,14 +155,16 @@ def _short_name(path: Path, files: tuple[Path, ...]) -> str:
     return path.stem if names.count(path.stem) == 1 else str(path)
 
 
-def _tell_margins(out: Path) -> None:
+def _tell_margins(out: Path, classes: int) -> None:
     from puma.margins import read_margins
-    from puma.margins.distribution import describe_margins, summarise_margins
+    from puma.margins.distribution import describe_margins, summarise_margins, warn_of_model
 
     table = read_margins(out)
     eps = 8 / 255 if table.made_from["norm"] == "linf" else 0.5
     print(describe_margins(summarise_margins(table, eps), str(out)))
     print(f"look at them with: puma margins show {out}")
+    for sentence in warn_of_model(table.margin.numpy(), classes):
+        print(f"puma: warning: {sentence}.", file=sys.stderr)
     if not table.crossed.all():
         share = 1 - table.crossed.float().mean()
         print(f"puma: {share:.2%} of the samples have no measured margin, see their status.", file=sys.stderr)

@@ -9,6 +9,7 @@ import numpy as np
 from tyro.conf import Positional
 
 from puma.errors import PumaError
+from puma.margins.distribution import warn_of_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.planning.show import compare_plans as tell_differences
 from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance
@@ -39,6 +40,7 @@ def write_plan(
     difficult_from: float = 1.0,
     drop_failed: bool = False,
     seed: int = 0,
+    norm: Literal["linf", "l2"] | None = None,
     dry_run: bool = False,
     force: bool = False,
 ) -> None:
@@ -67,6 +69,7 @@ def write_plan(
         difficult_from: samples of this difficulty or more count as always wrong.
         drop_failed: leave out samples without a score instead of refusing them.
         seed: tells apart samples of equal score, and draws the random ones.
+        norm: of eps; that of the margins, or else linf.
         dry_run: print what the plan would do; write nothing.
         force: replace an existing plan.
     """
@@ -74,18 +77,22 @@ def write_plan(
         raise PumaError(f"--out must end in .parquet, got {out.name!r}.")
     _check_free(out, force or dry_run)
     pool = open_pools(pools)
+    margin = open_scores(margins, "margin") if margins else None
     rule = strength or ("constant" if margins is None else "margin")
     made = build_plan(
         pool,
         PruneRule(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
         StrengthRule(rule, eps, gap, weak_eps, difficult_from),
         score=open_named_scores(score) if score else None,
-        margin=open_scores(margins, "margin") if margins else None,
+        margin=margin,
         difficulty=open_named_scores(difficulty) if difficulty else None,
         drop_failed=drop_failed,
+        norm=norm,
     )
     print(describe_plan(made, pool))
     _warn_of_imbalance(pool, made)
+    for sentence in [] if margin is None else warn_of_model(margin.score, pool.num_classes):
+        print(f"puma: warning: {sentence}.", file=sys.stderr)
     if not dry_run:
         print(f"plan: {made.save(out)}")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,7 @@ def _tell_finished(run: Path) -> None:
 
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
+    from puma.margins.distribution import warn_of_model
     from puma.margins.search import find_method
     from puma.planning import PruneRule, StrengthRule, build_plan
     from puma.planning.build import check_rules
@@ -141,13 +143,16 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
             raise PumaError(f"give at least one round, got {rounds}.")
         pool = open_pools(pools)
         pruning, strength = PruneRule(easy=prune_easy), StrengthRule("margin", settings.attack.eps, gap)
-        check_rules(pruning, strength)
+        check_rules(pruning, strength, settings.attack.norm)
         find_method(method)
         run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measure_or_find(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
-            made = build_plan(pool, pruning, strength, margin=open_scores(margins, "margin"), drop_failed=True)
+            margin = open_scores(margins, "margin")
+            made = build_plan(pool, pruning, strength, margin=margin, drop_failed=True)
             print(f"round {turn}: {describe_plan(made).splitlines()[0]}")
+            for sentence in warn_of_model(margin.score, pool.num_classes):
+                print(f"puma: warning: {sentence}.", file=sys.stderr)
             plan = _save_or_find(made, out / f"plan-{turn}.parquet")
             run = ensure_run(settings, pools, out / f"run-{turn}", plan=plan)
         print(f"model: {RunFolder(run).model}")

@@ -1,5 +1,6 @@
 """Accuracy of a model, clean and under attack: exact counts of samples."""
 
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puma.attacks.validation import to_tensors
+from puma.attacks.validation import check_radius, to_tensors
 from puma.errors import PumaError, unknown_name
 from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking
@@ -153,7 +154,8 @@ def evaluate(
         raise PumaError("say how strong the attacks are with eps, such as eps=8/255.")
     names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
     config = EvaluationConfig(attacks=names, norm=norm, batch_size=batch_size, seed=seed, masking_samples=0)
-    check_config(config, eps)
+    shape = images.image_shape if isinstance(images, Pool) else getattr(images, "shape", ())[1:]
+    check_config(config, eps, math.prod(shape) or None)
     if isinstance(images, Pool):
         if labels is not None:
             raise PumaError("a pool has labels of its own; leave labels out.")
@@ -183,16 +185,17 @@ def evaluate_pool(
 
     ``key`` is what ``identify_evaluation`` gives, for those who know it already.
     """
-    check_config(config, eps)
+    check_config(config, eps, math.prod(pool.image_shape))
     place = device or torch.device("cpu")
     rows = choose_rows(pool, config.max_samples, first=config.first)
     model = model.to(place)
     samples = EvaluatedSamples.from_pool(model, pool, rows, place, config.batch_size)
     fingerprint = fingerprint_model(model, pool.image_shape)
-    key = key or identify_evaluation(model, pool, eps, config)
+    key = key or _hash_settings(fingerprint, pool, eps, config)
     resume = ResumeFile() if state_path is None else ResumeFile.open(state_path, key)
     masking = None
     with frozen(model):
+        odd = samples.warn_of_classes(pool.num_classes)
         right, warnings = _run_attacks(samples, eps, config, resume, show=show)
         if config.masking_samples and set(config.attacks) - {"clean"}:
             masking = check_masking(
@@ -204,6 +207,7 @@ def evaluate_pool(
                 max_samples=config.masking_samples,
             )
             warnings += masking.warnings()
+    warnings = odd + warnings
     return Evaluation(
         eps=eps,
         config=config,
@@ -220,9 +224,13 @@ def evaluate_pool(
 
 def identify_evaluation(model: nn.Module, pool: Pool, eps: float, config: EvaluationConfig) -> str:
     """Hash what the counts of an evaluation depend on: model, pool and settings; not which attacks are asked for."""
+    return _hash_settings(fingerprint_model(model, pool.image_shape), pool, eps, config)
+
+
+def _hash_settings(fingerprint: str, pool: Pool, eps: float, config: EvaluationConfig) -> str:
     return hash_json(
         {
-            "model": fingerprint_model(model, pool.image_shape),
+            "model": fingerprint,
             "pool": pool.fingerprint,
             "rows": len(choose_rows(pool, config.max_samples, first=config.first)),
             "first": config.first,
@@ -261,8 +269,8 @@ def _run_attacks(
     return right, warnings
 
 
-def check_config(config: EvaluationConfig, eps: float) -> None:
-    """Raise on anything that cannot be evaluated, before anything is."""
+def check_config(config: EvaluationConfig, eps: float, pixels: int | None = None) -> None:
+    """Raise on anything that cannot be evaluated, before anything is; ``pixels`` is how many an image has."""
     for name in config.attacks:
         if name not in ATTACKS:
             raise unknown_name("attack", name, list(ATTACKS))
@@ -270,10 +278,9 @@ def check_config(config: EvaluationConfig, eps: float) -> None:
         raise PumaError(f"no attack given; known: {', '.join(ATTACKS)}.")
     if not (eps > 0 and np.isfinite(eps)):
         raise PumaError(f"eps must be positive, got {eps}; for 8/255 write 0.03137.")
-    if eps > 1 and config.norm == "linf":
-        raise PumaError(f"eps must be at most 1 for pixels in [0, 1], got {eps:g}; did you mean {eps:g}/255?")
     if config.norm not in ("linf", "l2"):
         raise unknown_name("norm", config.norm, ["linf", "l2"])
+    check_radius(eps, norm=config.norm, pixels=pixels)
     if config.batch_size < 1 or config.max_samples < 0 or config.masking_samples < 0:
         raise PumaError("batch_size must be positive, max_samples and masking_samples not negative.")
     if "autoattack" in config.attacks or config.masking_samples:

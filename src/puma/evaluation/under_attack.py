@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from puma.attacks import pgd
+from puma.attacks.pgd import run_pgd
 from puma.attacks.validation import check_batch, check_labels_fit
 from puma.errors import PumaError
 from puma.files import read_json, write_json
@@ -105,6 +105,28 @@ class EvaluatedSamples:
 
         return cls(LogitsModel(model), len(rows), read, batch_size)
 
+    def warn_of_classes(self, classes: int) -> list[str]:
+        """Pass one image through the model; one that cannot take it raises, more classes are told."""
+        images, _ = self.read(torch.zeros(1, dtype=torch.int64))
+        try:
+            with torch.inference_mode():
+                logits: Tensor = self.model(images)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if isinstance(error, PumaError):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            shape = tuple(images.shape[1:])
+            raise PumaError(f"the model cannot take images of {shape} (channels, height, width): {reason}.") from error
+        if logits.dim() != 2 or len(logits) != 1:
+            raise PumaError(f"the model must give logits of shape (1, classes), got {tuple(logits.shape)}.")
+        known = logits.shape[1]
+        if known <= classes:  # labels that it has no logit for raise when they come
+            return []
+        return [
+            f"the model knows {known} classes, the pool has {classes}: what it takes for one of the others counts as "
+            "wrong; check that the classes have the same order"
+        ]
+
     def batches(self, positions: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Read samples in batches of positions, images and labels."""
         for start in range(0, len(positions), self.batch_size):
@@ -191,7 +213,7 @@ def find_robust(
     """Return which of the samples that were right ``before`` stay right under an attack; the others are not run."""
 
     def perturb(positions: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        return pgd(
+        return run_pgd(  # a curve goes beyond the radii that pgd takes
             samples.model,
             images,
             labels,

@@ -19,6 +19,7 @@ from puma.experiments.results import find_commit
 from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, OutsideModel, PlanSpec, name_model
 from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
+from puma.margins.distribution import warn_of_model
 from puma.models import fingerprint_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
@@ -125,7 +126,9 @@ class Workspace:
                 self._run_processes("margins", *words, "--device", self._device, held=held)
             elif not out.is_file():
                 model = self._load_model(by, pool)
-                measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=by.source)
+                found = measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=by.source)
+                for sentence in warn_of_model(found.margin.numpy(), pool.num_classes):
+                    print(f"puma: warning: {sentence}.", file=sys.stderr)
         return out
 
     def count_difficulty(self, model: ModelSpec, seed: int) -> Path:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from puma.attacks.validation import check_radius
 from puma.errors import Interrupted, PumaError
 from puma.files import hash_file
 from puma.generation.edm import SolverConfig, denoise, draw_sigmas, measure_loss
@@ -130,6 +131,7 @@ def _read_condition(config: GeneratorConfig, pool: Pool, path: str | Path) -> Te
     if config.eps is None:
         raise PumaError("margins are told in multiples of eps; give it with --eps, such as 0.1 or 8/255.")
     found = read_margins(path)
+    check_radius(config.eps, "--eps", norm=str(found.made_from["norm"]), pixels=math.prod(pool.image_shape))
     if found.made_from.get("pool_fingerprint") != pool.fingerprint or len(found) != len(pool):
         raise PumaError(f"{path} was measured on another pool; measure this one: puma margins POOL --out FILE.")
     margin = (found.margin / config.eps).where(found.crossed, torch.nan)

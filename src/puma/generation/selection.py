@@ -1,5 +1,6 @@
 """Keep the images of a pool that classifiers are sure of, or whose margins lie in a band, as a pool of its own."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puma.attacks.validation import check_radius
 from puma.errors import PumaError
 from puma.generation.quality import answer_pool, keep_agreed, keep_confident
 from puma.margins import read_margins
@@ -82,6 +84,7 @@ def select_images(pool: Pool, config: SelectionConfig) -> tuple[Tensor, list[str
 
 def _find_in_band(pool: Pool, path: Path, band: tuple[float, float], eps: float) -> Tensor:
     found = read_margins(path)
+    check_radius(eps, "--eps", norm=str(found.made_from["norm"]), pixels=math.prod(pool.image_shape))
     if found.made_from.get("pool_fingerprint") != pool.fingerprint or len(found) != len(pool):
         raise PumaError(f"{path} was measured on another pool; measure this one: puma margins POOL --out FILE.")
     inside: Tensor = found.crossed & (found.margin >= band[0] * eps) & (found.margin <= band[1] * eps)

@@ -15,6 +15,7 @@ from puma.margins.search.engine import Status
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BAR = 50
+_LEARNED = 0.1  # of the way from a guess to no error: below it a model has learned next to nothing
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,23 @@ def count_histograms(tables: Mapping[str, Margins], bins: int = BINS) -> MarginH
 
 def _select_found(margins: Margins) -> NDArray[np.float64]:
     return margins.margin[margins.crossed].double().numpy()
+
+
+def warn_of_model(margin: NDArray[np.float32], classes: int) -> list[str]:
+    """Sentences about a model that is wrong on most of what it was to measure, or hardly better than a guess."""
+    known = margin[~np.isnan(margin)]
+    right = float((known > 0).mean()) if len(known) else 1.0
+    chance = 1 / classes
+    if right < chance + _LEARNED * (1 - chance):
+        what = f"hardly better than a guess among {classes} classes ({chance:.1%})"
+    elif right < 0.5:
+        what = "wrong on most of them"
+    else:
+        return []
+    return [
+        f"the margin model is right on {right:.1%} of the samples, {what}: its margins say little about them; "
+        "check that model, weights, mean and std, and the order of the classes belong to these images"
+    ]
 
 
 def describe_margins(summary: MarginSummary, name: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.attacks.norms import find_norm
-from puma.attacks.validation import check_batch, check_label_range, to_tensors
+from puma.attacks.validation import check_batch, check_label_range, check_radius, to_tensors
 from puma.errors import PumaError
 from puma.margins.margins_file import UNKNOWN, MarginProvenance, Margins
 from puma.margins.search.engine import Arrival, Rows, SearchMethod, Status, run_search
@@ -70,7 +70,7 @@ def measure_margins(
         Signed margins with a status for each: positive is the distance to leaving the label, negative is minus the
         distance to reaching it.
     """
-    check_settings(model, batch_size, cap, bounds)
+    check_settings(model, batch_size, cap, bounds, norm)
     images, labels = to_tensors(images, labels)
     if images.is_floating_point():
         low, high = torch.tensor(bounds, dtype=images.dtype).tolist()  # as pixels know them
@@ -161,12 +161,13 @@ def prepare_measurement(
     cap: float | None,
     autocast: torch.dtype | None = None,
     compiled: bool = False,
+    pool_classes: int | None = None,
 ) -> Iterator[PreparedMeasurement]:
     """Freeze the model, prepare a copy, assemble the search; afterwards the model and the RNG are as they were."""
     device, dtype = find_placement(model)
     examples = examples[:_EXAMPLES].to(device, dtype)
     with frozen(model), torch.random.fork_rng():
-        classes = examine_model(model, examples)
+        classes = examine_model(model, examples, pool_classes)
         search = prepare_model(model, examples)
         if compiled and search is not model:
             search.compile()
@@ -230,7 +231,9 @@ class _Columns:
         )
 
 
-def check_settings(model: object, batch_size: int, cap: float | None, bounds: tuple[float, float]) -> None:
+def check_settings(
+    model: object, batch_size: int, cap: float | None, bounds: tuple[float, float], norm: str = "linf"
+) -> None:
     """Refuse what makes no sense."""
     if not isinstance(model, nn.Module):
         raise PumaError(
@@ -242,6 +245,8 @@ def check_settings(model: object, batch_size: int, cap: float | None, bounds: tu
         raise PumaError(f"cap must be a positive number, got {cap}.")
     if not bounds[0] < bounds[1]:
         raise PumaError(f"bounds must be (low, high) with low < high, got {bounds}.")
+    if cap is not None:
+        check_radius(cap, "cap", norm=find_norm(norm).name, bounds=bounds)
 
 
 def name_precision(autocast: torch.dtype | None, compiled: bool) -> str:
@@ -258,8 +263,11 @@ def find_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return first.device, first.dtype
 
 
-def examine_model(model: nn.Module, examples: Tensor) -> int:
-    """Run a few images through the model, warn of what spoils margins, and return the number of classes."""
+def examine_model(model: nn.Module, examples: Tensor, classes: int | None = None) -> int:
+    """Run a few images through the model, warn of what spoils margins, and return the number of its classes.
+
+    ``classes`` is how many the images are of, where that is known.
+    """
     shape = tuple(examples.shape[1:])
     points = examples.detach().clone().requires_grad_()
     try:
@@ -272,6 +280,12 @@ def examine_model(model: nn.Module, examples: Tensor) -> int:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(examples):
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise PumaError(f"the model must give logits of shape ({len(examples)}, classes), got {got}.")
+    if classes is not None and logits.shape[1] > classes:
+        warnings.warn(
+            f"the model knows {logits.shape[1]} classes, the pool has {classes}: margins count the others as wrong; "
+            "check that the classes have the same order.",
+            stacklevel=4,
+        )
     if logits.shape[1] < 2:
         raise PumaError(f"a margin needs at least 2 classes, the model gives {logits.shape[1]} logit.")
     if not logits.requires_grad:

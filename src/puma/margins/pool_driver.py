@@ -123,7 +123,7 @@ def _describe_task(
     compiled: bool,
     model_path: str,
 ) -> _PoolTask:
-    check_settings(model, batch_size, cap, _BOUNDS)
+    check_settings(model, batch_size, cap, _BOUNDS, norm)
     if part_size < 1:
         raise PumaError(f"part_size must be at least 1, got {part_size}.")
     pool = open_pools(pool)
@@ -191,6 +191,7 @@ def _prepare_task(task: _PoolTask) -> contextlib.AbstractContextManager[Prepared
         cap=task.provenance.cap,
         autocast=task.autocast,
         compiled=task.compiled,
+        pool_classes=task.pool.num_classes,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puma.attacks.validation import check_radius
 from puma.errors import PumaError, unknown_name
 from puma.margins import Margins
 from puma.planning.plan import Plan, find_lost_classes
@@ -43,6 +44,7 @@ def make_plan(
     difficulty: ScoreSource | None = None,
     drop_failed: bool = False,
     seed: int = 0,
+    norm: Literal["linf", "l2"] | None = None,
 ) -> Plan:
     """Decide for every sample of a pool whether to keep it and how strongly to attack it.
 
@@ -77,6 +79,7 @@ def make_plan(
         difficulty: classification difficulty for the rules that ask for it.
         drop_failed: leave out samples without a score (NaN) instead of refusing them.
         seed: tells apart samples of equal score, and draws the random ones.
+        norm: of eps; that of the margins, or else ``linf``.
     """
     pool = open_pools(pool)
     margin = None if margins is None else _take_margins(margins, pool)
@@ -88,6 +91,7 @@ def make_plan(
         margin=margin,
         difficulty=_take_scores(difficulty, "difficulty"),
         drop_failed=drop_failed,
+        norm=norm,
     )
 
 
@@ -100,6 +104,7 @@ def build_plan(
     margin: Scores | None = None,
     difficulty: Scores | None = None,
     drop_failed: bool = False,
+    norm: str | None = None,
 ) -> Plan:
     """Decide for every sample of the pool by rules and tables; ``make_plan`` is the door to it.
 
@@ -107,10 +112,15 @@ def build_plan(
     that have a score. A margin search that did not cross comes as an infinite margin (or plus or minus the cap it
     looked up to): the sample counts as having the highest (lowest) margin, and its strength is at the limit.
     """
-    check_rules(pruning, strength)
+    norm = _settle_norm(norm, margin)
+    check_rules(pruning, strength, norm, math.prod(pool.image_shape))
     if difficulty is not None and not difficulty.kind.startswith("cd_"):
         raise PumaError(f"difficulty must be cd_clean or cd_adversarial, got {difficulty.kind}; name it as FILE:SCORE.")
     chosen = score or margin
+    if chosen is not None and chosen.kind == "margin":
+        for name in ("easy_threshold", "difficult_threshold"):
+            if (value := getattr(pruning, name)) is not None and math.isfinite(value):
+                check_radius(value, name, norm=norm, pixels=math.prod(pool.image_shape))
     used = {"score": chosen, "margin": margin, "difficulty": difficulty}
     failed = np.zeros(len(pool), dtype=bool)
     for table in {id(table): table for table in used.values() if table is not None}.values():
@@ -135,6 +145,7 @@ def build_plan(
         strength,
         margin=_order_scores(margin, pool, failed),
         difficulty=_order_scores(difficulty, pool, failed),
+        norm=norm,
     )
     measured = {} if margin is None else margin.made_from
     plan = Plan(
@@ -171,10 +182,19 @@ def _link_inputs(pool: Pool, tables: dict[str, Scores]) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def check_rules(pruning: PruneRule, strength: StrengthRule) -> None:
-    """Raise one error that lists everything wrong with the settings."""
+def _settle_norm(asked: str | None, margin: Scores | None) -> str:
+    """Return the norm of strengths; another one than the margins were measured in raises."""
+    measured = None if margin is None else margin.made_from.get("norm")
+    if asked is not None and measured is not None and asked != measured:
+        raise PumaError(f"the margins were measured in {measured}, strengths are asked for in {asked}; leave norm out.")
+    return asked or measured or "linf"
+
+
+def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", pixels: int | None = None) -> None:
+    """Raise one error that lists everything wrong with the settings; L2 needs to know how many pixels an image has."""
     for kind, name, known in (
         ("within", pruning.within, ["pool", "class", "origin"]),
+        ("norm", norm, ["linf", "l2"]),
         ("strength rule", strength.rule, ["constant", "margin", "weak-if-difficult", "margin-if-difficult"]),
     ):
         if name not in known:
@@ -202,6 +222,8 @@ def check_rules(pruning: PruneRule, strength: StrengthRule) -> None:
     broken = [rule for rule, holds in rules.items() if not holds]
     if broken:
         raise PumaError(f"{'; '.join(broken)}.")
+    check_radius(strength.eps, norm=norm, pixels=pixels)
+    check_radius(strength.gap, "gap", norm=norm, pixels=pixels)
 
 
 def _take_scores(source: ScoreSource | None, name: str) -> Scores | None:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from puma.attacks.validation import check_radius
 from puma.errors import PumaError
 from puma.planning.prune import Column, to_column
 
@@ -34,8 +35,10 @@ class StrengthRule:
     difficult_from: float = 1.0
 
 
-def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0) -> Tensor:
+def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0, norm: str = "linf") -> Tensor:
     """Return each sample's training radius: margin less gap, clipped to [-eps, eps] (Eq. 2, with a gap Eq. 3).
+
+    An ``eps`` above 1, all of the pixel range, is refused for margins of ``norm`` linf.
 
     >>> puma.adaptive_strength(torch.tensor([0.5, 0.01, -0.02, -0.5]), 8 / 255)
     tensor([ 0.0314,  0.0100, -0.0200, -0.0314])
@@ -43,6 +46,7 @@ def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0) -> Tensor
     margin = to_column(margin, "margin")
     if not (math.isfinite(eps) and eps > 0):
         raise PumaError(f"eps must be positive, got {eps}.")
+    check_radius(eps, norm=norm)
     if not (math.isfinite(gap) and gap >= 0):
         raise PumaError(f"gap must not be negative, got {gap}.")
     if bool(margin.isnan().any()):
@@ -50,14 +54,16 @@ def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0) -> Tensor
     return (margin - gap).clamp(-eps, eps)
 
 
-def assign_strengths(count: int, strength: StrengthRule, *, margin: Tensor | None, difficulty: Tensor | None) -> Tensor:
+def assign_strengths(
+    count: int, strength: StrengthRule, *, margin: Tensor | None, difficulty: Tensor | None, norm: str = "linf"
+) -> Tensor:
     """Return the strength of every sample (n,)."""
     constant = torch.full((count,), strength.eps)
     if strength.rule == "constant":
         return constant
     if margin is None and strength.rule in ("margin", "margin-if-difficult"):
         raise PumaError(f"strength rule {strength.rule!r} needs margins; give --margins FILE.")
-    fitted = constant if margin is None else adaptive_strength(margin, strength.eps, gap=strength.gap)
+    fitted = constant if margin is None else adaptive_strength(margin, strength.eps, gap=strength.gap, norm=norm)
     if strength.rule == "margin":
         return fitted
     if difficulty is None:

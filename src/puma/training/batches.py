@@ -1,5 +1,6 @@
 """What each step trains on: samples of the pools, batches by seed and step alone, prefetched by a thread."""
 
+import math
 import queue
 import threading
 import time
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from puma.attacks.validation import check_radius
 from puma.errors import PumaError
 from puma.files import hash_file
 from puma.models import ARCHITECTURES
@@ -50,12 +52,16 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
     """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
     parts = list_pools(pools)
     whole = reduce(add, parts)
+    pixels = math.prod(whole.image_shape)
+    check_radius(config.attack.eps, "attack.eps", norm=config.attack.norm, pixels=pixels)
     links = tuple(link for part in parts for link in _link_pool(part))
     keep, strength = torch.ones(len(whole), dtype=torch.bool), torch.full((len(whole),), config.attack.eps)
     warnings: tuple[str, ...] = ()
     if plan is not None:
         opened = Plan.open(plan)
         keep, strength = opened.of(whole)
+        _check_plan_norm(opened, config)
+        check_radius(strength[keep], "the plan's strength", norm=config.attack.norm, pixels=pixels)
         lost = find_lost_classes(whole, keep)
         warnings = (f"the plan leaves no sample of {', '.join(lost)}",) if lost else ()
         warnings += _compare_eps(opened, keep, config.attack.eps)
@@ -87,6 +93,16 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
         inputs=inputs,
         warnings=warnings,
     )
+
+
+def _check_plan_norm(plan: Plan, config: TrainConfig) -> None:
+    """Raise if strengths that are margins were measured in another norm than they are to be used in."""
+    measured = plan.made_from.get("margins.norm", config.attack.norm)
+    if measured != config.attack.norm and "margin" in plan.made_from.get("strength.rule", "margin"):
+        raise PumaError(
+            f"the plan's strengths are margins in {measured}, attack.norm is {config.attack.norm}; "
+            f"give --attack.norm {measured}, or a plan from margins in {config.attack.norm}."
+        )
 
 
 def _compare_eps(plan: Plan, keep: Tensor, eps: float) -> tuple[str, ...]:

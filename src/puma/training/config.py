@@ -263,9 +263,14 @@ def check_train_config(config: TrainConfig) -> None:
         "compute.sync_batchnorm needs a GPU": not compute.sync_batchnorm or compute.device.startswith("cuda"),
     }
     broken = [rule for rule, holds in rules.items() if not holds]
-    if attack.norm == "linf" and attack.eps > 1:
-        guess = f"did you mean {attack.eps:g}/255 = {attack.eps / 255:.4g}?"
-        broken.append(f"attack.eps {attack.eps:g} is larger than the range of the pixels, [0, 1]; {guess}")
+    for name, radius in (
+        ("attack.eps", attack.eps),
+        ("attack.step_size", attack.step_size),
+        ("online.prune_at", online.prune_at),
+    ):
+        if attack.norm == "linf" and radius > 1:
+            guess = f"did you mean {radius:g}/255 = {radius / 255:.4g}?"
+            broken.append(f"{name} {radius:g} is larger than the range of the pixels, [0, 1]; {guess}")
     if broken:
         raise PumaError(f"the configuration cannot be run: {'; '.join(broken).rstrip('.')}.")
 

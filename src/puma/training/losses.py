@@ -1,12 +1,13 @@
 """TRADES with a signed strength per sample, and the two losses that people compare it with."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from puma.attacks.validation import to_tensors
+from puma.attacks.validation import check_radius, to_tensors
 from puma.errors import PumaError
 from puma.models.prepare import BatchNormMode
 from puma.training.inner_attack import InnerAttack, shares_clean_logits
@@ -72,6 +73,7 @@ def trades_loss(
         active_set: leave finished samples out of later attack steps; needs ``batchnorm="eval"``.
     """
     images, labels = to_tensors(images, labels)
+    check_radius(strength, "strength", norm=norm, pixels=math.prod(images.shape[1:]), bounds=bounds)
     if step_size is None:
         largest = float(torch.as_tensor(strength).detach().abs().max()) if len(images) else 0.0
         step_size = largest / 4 or 1.0  # nothing moves where every strength is 0
