@@ -61,3 +61,18 @@ def test_wrong_columns_types_and_missing_values_are_told(tmp_path: Path) -> None
     path.write_bytes(b"PAR1")
     with pytest.raises(PumaError, match="damaged or not a parquet file"):
         read_head(path, "scores")
+
+
+def test_a_small_file_of_a_great_many_equal_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table({"sample_id": pa.array(np.zeros(20_000_000, dtype=np.int64))}), path)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(PumaError, match="20,000,000 rows in"):
+        read_columns(path, {"sample_id": pa.int64()}, "scores")
+
+
+def test_room_is_made_for_the_rows_that_come(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", SCHEMA, [make_table(1_500_000)] * 2, {})
+    values = read_columns(path, COLUMNS, "scores")
+    assert values["sample_id"].shape == (3_000_000,)
+    assert np.array_equal(values["score"][1_500_000:], make_table(1_500_000)["score"].to_numpy())

@@ -21,6 +21,7 @@ from puma.errors import PumaError
 from puma.files import open_regular, parse_json, replace_atomically
 
 _KEY = b"puma"
+_MOST_PACKED = 1 << 7  # rows a byte: no table of ids, each another one, is packed as tightly
 _ROWS = 1 << 20  # rows in one go: a table of fifty million is never in memory twice
 
 
@@ -64,18 +65,24 @@ def read_columns(path: str | Path, columns: Mapping[str, pa.DataType], what: str
     values: dict[str, NDArray[Any]] = {}
     with _open_table(path, what) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
+        if rows > max(_ROWS, _MOST_PACKED * path.stat().st_size):
+            raise PumaError(f"{path} is damaged: {rows:,} rows in {path.stat().st_size:,} bytes; make it again.")
         absent = [name for name in columns if name not in names]
         if absent:
             raise PumaError(f"{path} is not {what}: it lacks {', '.join(absent)}; it has {', '.join(names)}.")
         for name, kind in columns.items():
             if not _fits(file.schema_arrow.field(name).type, kind):
                 raise PumaError(f"{path}: {name} must be {kind}, it is {file.schema_arrow.field(name).type}.")
-            values[name] = np.empty(rows, dtype=kind.to_pandas_dtype())
-            filled = 0
+            values[name] = np.empty(min(rows, _ROWS), dtype=kind.to_pandas_dtype())
+            filled = 0  # the footer only says how many rows there are: room is made for those that come
             for batch in file.iter_batches(columns=[name], batch_size=_ROWS):
                 column = batch.column(0).cast(kind)
                 if column.null_count:
                     raise PumaError(f"{path}: {column.null_count} values of {name} are missing; make it again.")
+                if filled + len(column) > min(rows, len(values[name])):
+                    if filled + len(column) > rows:
+                        raise PumaError(f"{path} is damaged: more than {rows:,} values of {name}; make it again.")
+                    values[name].resize(min(rows, max(2 * filled, filled + len(column))), refcheck=False)
                 values[name][filled : filled + len(column)] = column.to_numpy(zero_copy_only=False)
                 filled += len(column)
             if filled != rows:

@@ -201,7 +201,8 @@ def test_idx_files_that_are_not_whole(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(PumaError, match=sentence):
-            read_mnist(folder, MNIST_CLASSES)
+            write_parts(read_mnist(folder, MNIST_CLASSES), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
     path.unlink()
     with pytest.raises(PumaError, match=r"lacks t10k-images-idx3-ubyte.gz"):
         read_mnist(folder, MNIST_CLASSES)

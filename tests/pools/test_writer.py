@@ -1,5 +1,6 @@
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,47 @@ def test_what_a_killed_import_left_is_cleaned_up(tmp_path: Path) -> None:
     alive.mkdir()
     write_parts({"": part()}, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == [alive.name, "out"]
+
+
+def test_a_pool_that_a_killed_import_had_moved_away_comes_back(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    write_parts({"": part()}, tmp_path / "out")
+    old = tmp_path / f".out.old-{dead.pid}"
+    (tmp_path / "out").rename(old)
+    assert len(Pool.open(tmp_path / "out")) == 4
+    (tmp_path / "out").rename(old)
+    with pytest.raises(PumaError, match="exists already"):
+        write_parts({"": part()}, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_replaced_pool_is_there_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    """Killed before any rename of a forced import, there is the old pool or the new one when it is opened next."""
+    write_parts({"": part()}, tmp_path / "out")
+    if not exchange:
+        monkeypatch.setattr("puma.pools.writer._exchange", lambda one, two: False)
+    renamed: list[int] = []
+    rename = Path.rename
+
+    def look_and_rename(self: Path, target: Path) -> Path:
+        if self.parent != tmp_path:
+            return rename(self, target)
+        snapshot = tmp_path.with_name(f"{tmp_path.name}-{len(renamed)}")
+        shutil.copytree(tmp_path, snapshot)  # what a kill at this moment would leave, of a process that is gone
+        for path in list(snapshot.glob(".out.*")):
+            rename(path, path.with_name(path.name.replace(str(os.getpid()), "99999999")))
+        assert len(Pool.open(snapshot / "out")) == 4
+        renamed.append(1)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", look_and_rename)
+    write_parts({"": part()}, tmp_path / "out", force=True)
+    assert len(renamed) == (1 if exchange else 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_failed_replacement_keeps_the_old_pool(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from tyro.conf import Positional
 
 from puma.errors import PumaError
+from puma.files import replace_atomically
 from puma.margins.distribution import warn_of_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.planning.show import compare_plans as tell_differences
@@ -147,9 +148,11 @@ def export_plan(path: Positional[Path], out: Positional[Path], /, *, force: bool
         from pyarrow import csv
 
         columns = {name: getattr(plan, name).numpy() for name in ("sample_id", "keep", "strength")}
-        csv.write_csv(pa.table(columns), out)
+        with replace_atomically(out) as partial, partial.open("wb") as file:
+            csv.write_csv(pa.table(columns), file)
     elif out.suffix == ".npy":
-        np.save(out, plan.keep.nonzero().squeeze(1).numpy())
+        with replace_atomically(out) as partial, partial.open("wb") as file:
+            np.save(file, plan.keep.nonzero().squeeze(1).numpy())
     else:
         raise PumaError(f"a plan can be exported to .csv or .npy, got {out.name!r}.")
     print(out)

@@ -5,23 +5,23 @@ arrays and their dtypes, and they are not numpy's: they only record what the fil
 unpickling code is never driven by the file.
 """
 
-import gzip
 import io
-import lzma
 import math
 import pickle
+import pickletools
 import struct
-import tarfile
-import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError, tell_missing
+from puma.files import read_bytes
+from puma.pools.archives import ForwardReader, open_stream, read_tar_files
 from puma.pools.writer import Chunk, PoolPart
 
 _PIXELS = 3 * 32 * 32
@@ -39,10 +39,13 @@ CIFAR100_CLASSES = (
 MNIST_CLASSES = tuple("0123456789")
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 _LARGEST_IDX = 1 << 32  # bytes; the data sets in this format have less than a tenth
+_LARGEST_IMAGE = 1 << 24  # bytes of one; they have 784
+_MOST_DEFLATED = 1032  # times smaller is the most that gzip can do
+_ROWS = 1 << 12  # of an idx file in one go
 _FILES = {"train": "train", "test": "t10k"}
 _TEST_SHARE = 5  # every fifth image of a class is a test image
 _SEED = 0
-_LARGEST_MEMBER = 1 << 30  # no file of the data sets read this way comes near; a hostile archive might
+_LARGEST_CIFAR = 1 << 29  # bytes of all files together: they have 186 million; a hostile archive might have any
 
 
 def read_digits() -> dict[str, PoolPart]:
@@ -83,18 +86,15 @@ CIFAR100 = CifarLayout(("train",), ("test",), 2, "fine_labels", tuple(CIFAR100_C
 def read_cifar(source: Path, layout: CifarLayout) -> dict[str, PoolPart]:
     """Return the training and test part of the data set in a folder or archive."""
     names = [*layout.train, *layout.test]
-    contents = _read_members(source, [f"{name}.bin" for name in names])
-    binary = bool(contents)
-    if not binary:
-        contents = _read_members(source, names)
-    suffix = ".bin" if binary else ""
+    contents = _read_members(source, {name + suffix for name in names for suffix in ("", ".bin")})
+    suffix = ".bin" if any(f"{name}.bin" in contents for name in names) else ""
     missing = [name + suffix for name in names if name + suffix not in contents]
     if missing:
         raise PumaError(f"{source} lacks {', '.join(missing)} of the official binary or python layout.")
 
     def chunks(parts: tuple[str, ...]) -> Iterator[Chunk]:
         for name in parts:
-            read = _read_binary if binary else _read_python
+            read = _read_binary if suffix else _read_python
             yield read(contents[name + suffix], layout, source / (name + suffix))
 
     return {
@@ -129,33 +129,62 @@ def read_mnist(source: Path, class_names: tuple[str, ...], *, pool: int = 1) -> 
     """Return the training and test part; ``pool`` averages pool x pool pixels (2 makes 14 px out of 28)."""
     parts = {}
     for part, prefix in _FILES.items():
-        pixels = average_pixels(_read_idx(source, f"{prefix}-images-idx3-ubyte", 3), pool)[..., None]
-        labels = _read_idx(source, f"{prefix}-labels-idx1-ubyte", 1)
-        parts[part] = PoolPart([(pixels, labels)], class_names, len(pixels))
+        images, shape = _find_idx(source, f"{prefix}-images-idx3-ubyte", 3)
+        labels, labelled = _find_idx(source, f"{prefix}-labels-idx1-ubyte", 1)
+        if labelled[0] != shape[0]:
+            raise PumaError(f"there must be as many labels as images, {source} has {labelled[0]} for {shape[0]}.")
+        average_pixels(np.empty((0, *shape[1:]), dtype=np.uint8), pool)
+        chunks = (
+            (average_pixels(pixels, pool)[..., None], targets)
+            for pixels, targets in zip(
+                _stream_idx(images, shape, _ROWS), _stream_idx(labels, labelled, _ROWS), strict=True
+            )
+        )
+        parts[part] = PoolPart(chunks, class_names, shape[0])
     return parts
 
 
-def _read_idx(folder: Path, name: str, dimensions: int) -> NDArray[np.uint8]:
-    """Read one idx file of bytes; its header must fit its size."""
-    path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+def _find_idx(folder: Path, name: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
+    """Find one idx file of bytes and read its header; a size that the file cannot hold raises."""
+    path = next((path for path in (folder / f"{name}.gz", folder / name) if path.exists()), None)
     if path is None:
         raise PumaError(f"{folder} lacks {name}.gz (or {name}).")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with cast(BinaryIO, opener(path, "rb")) as file:
-            header = file.read(4 + 4 * dimensions)
-            magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
-            if magic != 0x800 + dimensions:
-                raise PumaError(f"{path} is not an idx file of bytes in {dimensions} dimensions (magic {magic:#x}).")
-            content = file.read(min(math.prod(shape), _LARGEST_IDX) + 1)
-    except (EOFError, zlib.error, struct.error, gzip.BadGzipFile) as error:
-        raise PumaError(f"{path} is damaged or cut short ({error}); fetch it again.") from error
-    length = len(content) if len(content) <= math.prod(shape) else "more"
-    if len(content) != math.prod(shape):
-        raise PumaError(
-            f"{path} should hold {math.prod(shape)} bytes for {tuple(shape)}, it holds {length}; fetch it again."
-        )
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+    with _open_idx(path, dimensions, drain=False) as (shape, _):
+        most = path.stat().st_size * (_MOST_DEFLATED if path.suffix == ".gz" else 1)
+        row = math.prod(shape[1:])
+        if math.prod(shape) > most or (shape[0] and not 1 <= row <= _LARGEST_IMAGE):
+            raise PumaError(f"{path} should hold {math.prod(shape):,} bytes for {shape}, it cannot; fetch it again.")
+    return path, shape
+
+
+@contextmanager
+def _open_idx(path: Path, dimensions: int, *, drain: bool) -> Iterator[tuple[tuple[int, ...], ForwardReader]]:
+    with open_stream(path, "a whole idx file", limit=_LARGEST_IDX, verify=drain) as reader:
+        header = reader(0, 4 + 4 * dimensions)
+        if len(header) < 4 + 4 * dimensions:
+            raise PumaError(f"{path} is damaged or cut short (it has no whole header); fetch it again.")
+        magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
+        if magic != 0x800 + dimensions:
+            raise PumaError(f"{path} is not an idx file of bytes in {dimensions} dimensions (magic {magic:#x}).")
+        yield tuple(shape), reader
+
+
+def _stream_idx(path: Path, shape: tuple[int, ...], rows: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield ``rows`` rows at a time; the file must hold what its header says, to the byte."""
+    size = math.prod(shape[1:])
+    with _open_idx(path, len(shape), drain=True) as (_, reader):
+        begin = reader.place
+        for first in range(0, shape[0], rows):
+            count = min(rows, shape[0] - first)
+            content = reader(reader.place, count * size)
+            if len(content) < count * size:
+                held = reader.place - begin
+                raise PumaError(
+                    f"{path} should hold {math.prod(shape)} bytes for {shape}, it holds {held}; fetch it again."
+                )
+            yield np.frombuffer(content, dtype=np.uint8).reshape(count, *shape[1:])
+        if reader(reader.place, 1):
+            raise PumaError(f"{path} should hold {math.prod(shape)} bytes for {shape}, it holds more; fetch it again.")
 
 
 def average_pixels(pixels: NDArray[np.uint8], pool: int) -> NDArray[np.uint8]:
@@ -170,27 +199,16 @@ def average_pixels(pixels: NDArray[np.uint8], pool: int) -> NDArray[np.uint8]:
     return np.rint(averaged).astype(np.uint8)
 
 
-def _read_members(source: Path, names: Collection[str]) -> dict[str, bytes]:
+def _read_members(source: Path, names: set[str]) -> dict[str, bytes]:
     """Return the contents of those of ``names`` that the folder (at any depth of two) or the archive holds."""
     if source.is_dir():
         found = {name: next(iter([*source.glob(name), *source.glob(f"*/{name}")]), None) for name in names}
-        return {name: path.read_bytes() for name, path in found.items() if path is not None}
-    if not source.is_file():
+        return {
+            name: read_bytes(path, "a CIFAR batch", _LARGEST_CIFAR) for name, path in found.items() if path is not None
+        }
+    if not source.exists():
         raise PumaError(f"no such folder or archive: {source}.")
-    contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(source) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if name in names and member.isfile() and member.size <= _LARGEST_MEMBER:
-                    file = archive.extractfile(member)
-                    if file is not None:
-                        contents[name] = file.read()
-                        if len(contents[name]) != member.size:
-                            raise EOFError(name)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise PumaError(f"{source} is not a whole tar archive ({error}); fetch it again.") from error
-    return contents
+    return read_tar_files(source, names, "a whole tar archive", limit=_LARGEST_CIFAR)
 
 
 class _Recorded:
@@ -236,6 +254,7 @@ class _Restricted(pickle.Unpickler):
 def read_cifar_pickle(content: bytes, source: Path | str) -> dict[str, Any]:
     """Return the dictionary in a CIFAR batch file, its arrays as uint8; anything else raises."""
     try:
+        _check_opcodes(content)
         read = _Restricted(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(read, dict):
             raise pickle.UnpicklingError("it is not a dictionary")
@@ -247,6 +266,14 @@ def read_cifar_pickle(content: bytes, source: Path | str) -> dict[str, Any]:
         raise
     except Exception as error:  # a hostile or damaged pickle can raise anything
         raise PumaError(f"{source} is not a CIFAR batch ({error}); nothing in it was executed.") from error
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Raise for a pickle that asks for more memory than it has bytes: a place for a far memo, an empty buffer."""
+    for opcode, argument, _ in pickletools.genops(content):
+        far = opcode.name.endswith(("PUT", "GET")) and int(argument or 0) > len(content)
+        if far or opcode.name in ("BYTEARRAY8", "NEXT_BUFFER"):
+            raise pickle.UnpicklingError(f"{opcode.name} asks for more than the file holds")
 
 
 def _make_plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """An .npz of images and labels, such as the public files of generated images; streamed, never whole in memory."""
 
 import lzma
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from puma.errors import PumaError
 from puma.pools.writer import Chunk, PoolPart, check_class_labels, check_pixels
 
 _CHUNK_BYTES = 1 << 24
+_LARGEST_ROW = 1 << 28  # bytes of one image: more than the largest picture that is decoded
+_MOST_DEFLATED = 1032  # times smaller is the most that deflate can do
 _MOST_CLASSES = 1 << 20
 
 
@@ -53,7 +56,7 @@ def read_npz(
 class _Member:
     """One array of the archive, read front to back."""
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: IO[bytes], name: str, size: int) -> None:
         self.file, self.name = file, name
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
@@ -67,7 +70,12 @@ class _Member:
         if not shape:
             raise PumaError(f"{name} is a single value; expected one row per image.")
         self.shape, self.dtype = shape, dtype
-        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+        self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        if min(shape) < 0 or not 0 < self.row_bytes <= _LARGEST_ROW or shape[0] * self.row_bytes > size:
+            raise PumaError(
+                f"{name} cannot be {dtype} of shape {shape}: the file has {size:,} bytes for it, "
+                f"and an image may take {_LARGEST_ROW:,}."
+            )
 
     def chunks(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield arrays of at most ``rows`` rows."""
@@ -77,6 +85,8 @@ class _Member:
             if len(content) != count * self.row_bytes:
                 raise EOFError(f"{self.name} ends at row {start + len(content) // max(1, self.row_bytes)}")
             yield np.frombuffer(content, dtype=self.dtype).reshape(count, *self.shape[1:])
+        if self.file.read(1):  # reading to the end verifies the archive's checksum too
+            raise EOFError(f"{self.name} goes on behind its last row")
 
 
 @contextmanager
@@ -89,7 +99,21 @@ def _arrays(source: Path, image_key: str, label_key: str) -> Iterator[tuple[_Mem
                 if key not in names:
                     found = ", ".join(names) or "nothing"
                     raise PumaError(f"{source} has no array {key!r}, only {found}; see --image-key and --label-key.")
+            sizes = [_unpacked_size(archive.getinfo(f"{key}.npy"), source) for key in (image_key, label_key)]
             with archive.open(f"{image_key}.npy") as images, archive.open(f"{label_key}.npy") as labels:
-                yield _Member(images, f"{source}:{image_key}"), _Member(labels, f"{source}:{label_key}")
+                yield (
+                    _Member(images, f"{source}:{image_key}", sizes[0]),
+                    _Member(labels, f"{source}:{label_key}", sizes[1]),
+                )
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError) as error:
         raise PumaError(f"{source} is not a whole .npz file ({error}); fetch it again.") from error
+
+
+def _unpacked_size(member: zipfile.ZipInfo, source: Path) -> int:
+    """Return how many bytes an array takes; a small file that promises more than it can hold raises."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise PumaError(f"{source}: {member.filename} is packed in a way numpy does not use; save it with np.savez.")
+    most = member.compress_size * (_MOST_DEFLATED if member.compress_type == zipfile.ZIP_DEFLATED else 1)
+    if member.file_size > most + 64:  # an empty stream has some bytes of its own
+        raise PumaError(f"{source}: {member.filename} promises {member.file_size:,} bytes and cannot hold them.")
+    return member.file_size

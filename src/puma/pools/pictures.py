@@ -39,6 +39,7 @@ class PictureFiles:
 
     def __init__(self, root: Path, names_file: Path, ends: NDArray[np.int64], size: int, channels: int) -> None:
         self.root, self.ends, self.size, self.channels = root, ends, size, channels
+        open_regular(names_file, "the names of a pool's pictures").close()
         try:
             self.names: NDArray[np.uint8] = np.memmap(names_file, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.files import read_json
+from puma.files import open_regular, read_json
 from puma.pools.pictures import PictureFiles
-from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader
+from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader, restore_folder
 from puma.provenance import Link, read_links
 
 
@@ -97,6 +97,8 @@ def read_pool_links(folder: Path) -> tuple[Link, ...] | None:
 
 def open_store(path: Path) -> Store:
     """Map the arrays of a pool folder; a folder that is not whole raises."""
+    if not path.exists():
+        restore_folder(path.resolve())
     if not is_pool(path):
         inner = sorted(child.parent.name for child in path.glob("*/pool.json"))
         hint = f"it has pools inside: {', '.join(inner)}" if inner else "make one with: puma data import"
@@ -134,6 +136,7 @@ def open_store(path: Path) -> Store:
 
 
 def _map_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    open_regular(path, "an array of a pool").close()
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header can raise anything

@@ -1,11 +1,13 @@
 """Write a pool so that it is whole or absent: everything goes to a hidden folder that is renamed at the end."""
 
+import ctypes
 import glob
 import hashlib
 import json
 import os
 import shutil
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,6 +58,7 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
     ``force`` replaces pools, never anything else, and only once the new one is whole.
     """
     out = out.resolve()
+    restore_folder(out)
     if out in (Path.cwd(), *Path.cwd().parents):
         raise PumaError(f"{out} is the current folder or above it; choose another --out.")
     if out.exists() and not force:
@@ -63,17 +66,19 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
     if out.exists() and not _holds_only_pools(out):
         raise PumaError(f"{out} holds something else than pools, so --force does not replace it; choose another --out.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(out)
     partial, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("partial", "old"))
     try:
         partial.mkdir()  # inside the block: a signal may come as soon as the folder is there
         yield partial
-        if force and out.exists():
-            out.rename(old)
-        try:
-            partial.rename(out)
-        except OSError as error:
-            raise _refuse_existing(out) from error
+        if force and out.exists() and _exchange(partial, out):
+            partial.rename(old)
+        else:
+            if force and out.exists():
+                out.rename(old)
+            try:
+                partial.rename(out)
+            except OSError as error:
+                raise _refuse_existing(out) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -94,12 +99,27 @@ def _holds_only_pools(out: Path) -> bool:
     )
 
 
-def _remove_leftovers(out: Path) -> None:
-    """Delete what an import into the same place left when it was killed."""
+def _exchange(one: Path, two: Path) -> bool:
+    """Let two folders change places in one step, so that there always is one; False where the system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    if libc is None or not hasattr(libc, "renameat2"):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(libc.renameat2(here, os.fsencode(one), here, os.fsencode(two), exchange) == 0)
+
+
+def restore_folder(out: Path) -> None:
+    """Put back what a killed import had moved out of the way, and delete what else it left."""
+    leftovers = {}
     for path in out.parent.glob(f".{glob.escape(out.name)}.*-*"):
         kind, _, process = path.name.removeprefix(f".{out.name}.").partition("-")
         if kind in ("partial", "old") and process.isdigit() and not is_alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
+            leftovers[path] = kind
+    moved = [path for path, kind in leftovers.items() if kind == "old"]
+    if moved and not out.exists():
+        moved[0].rename(out)
+    for path in leftovers:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def write_parts(parts: Mapping[str, PoolPart], out: str | Path, *, force: bool = False, progress: bool = False) -> Path:
