@@ -68,6 +68,26 @@ def test_a_lopsided_plan_warns(folder: Path, puma: Run) -> None:
     assert "warning: class balance changes: class2 25.0% -> 6.2%" in err
 
 
+def test_pruning_that_begins_near_eps_warns(folder: Path, puma: Run) -> None:
+    command = ["plan", str(folder / "pool"), "--margins", str(folder / "margins.parquet"), "--prune-easy", "0.2"]
+    command += ["--out", str(folder / "near.parquet"), "--force"]
+    code, _, err = puma(*command, "--eps", "0.1")
+    assert code == 0
+    assert "the easy samples that go begin at a margin of 0.1" in err
+    assert "give --prune-beyond 3" in err
+    assert "begin at a margin" not in puma(*command, "--eps", "0.02")[2]
+    code, said, err = puma(*command, "--eps", "0.1", "--prune-beyond", "3", "--floor", "1/2")
+    assert (code, "begin at a margin" in err) == (0, False)
+    assert "strength.floor: 0.5" in said
+    plan = Plan.open(folder / "near.parquet")
+    assert float(plan.strength.min()) == pytest.approx(0.05)
+    assert int((~plan.keep).sum()) < 16
+    code, _, err = puma(*command, "--floor", "-2")
+    assert (code, "floor must lie in [-1, 1], in multiples of eps, got -2.0" in err) == (2, True)
+    code, said, _ = puma(*command, "--prune-easy", "0", "--prune-difficult", "0.1", "--prune-stratified", "0.2")
+    assert (code, "56 kept" in said) == (0, True)
+
+
 def test_numbers_as_people_type_them() -> None:
     assert parse_number("8/255") == 8 / 255
     assert parse_number("0.03") == 0.03

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ import torch
 
 from conftest import MakePool
 from puma.errors import PumaError
-from puma.planning import PruneRule, StrengthRule, build_plan
+from puma.planning import PruneRule, StrengthRule, build_plan, prune_strata
+from puma.planning.build import find_prune_start
 from puma.planning.prune import keep_samples
 from puma.pools import Pool
 from puma.scores import Scores
@@ -141,6 +143,79 @@ def test_thresholds_at_ties(pool: Pool) -> None:
     assert lower.keep.tolist() == [False] * 50 + [True] * 50
 
 
+def test_only_what_lies_beyond_goes_and_never_more_than_the_share(pool: Pool, margin: Scores) -> None:
+    values = margin.of(pool)
+    for beyond in (1.0, 2.0, 2.5, 2.9, 4.0):
+        plan = build_plan(pool, PruneRule(easy=0.2, beyond=beyond), StrengthRule("margin", EPS), margin=margin)
+        far = np.sort(values[values > beyond * EPS])[-20:]
+        assert np.array_equal(np.sort(values[~plan.keep.numpy()]), far), beyond
+        assert plan.made_from["pruning.beyond"] == str(beyond)
+    assert int((~plan.keep).sum()) == 0  # the farthest lies at 3 eps
+
+
+def test_beyond_goes_by_the_margin_whatever_ranks(pool: Pool, margin: Scores, difficulty: Scores) -> None:
+    rule = PruneRule(easy=0.5, difficult=0.1, beyond=1.0)
+    plan = build_plan(pool, rule, CONSTANT, score=difficulty, margin=margin)
+    without = build_plan(pool, replace(rule, beyond=None), CONSTANT, score=difficulty, margin=margin)
+    spared = plan.keep & ~without.keep
+    easy = difficulty.of(pool) < 0.5
+    assert np.array_equal(spared.numpy(), ~without.keep.numpy() & easy & (margin.of(pool) <= EPS))
+    assert not bool((without.keep & ~plan.keep).any())
+
+
+def test_rules_at_their_defaults_leave_the_description_as_it_was(pool: Pool, margin: Scores) -> None:
+    told = build_plan(pool, PruneRule(easy=0.2), StrengthRule("margin", EPS), margin=margin).made_from
+    assert {"pruning.beyond", "pruning.stratified", "pruning.strata", "strength.floor"}.isdisjoint(told)
+
+
+@pytest.mark.parametrize("floor", [-1.0, -0.25, 0.0, 0.5, 1.0])
+def test_no_strength_lies_below_the_floor(pool: Pool, margin: Scores, floor: float) -> None:
+    plan = build_plan(pool, NONE, StrengthRule("margin", EPS, floor=floor), margin=margin)
+    exact = np.clip(margin.of(pool), np.float32(floor * EPS), np.float32(EPS))
+    assert np.array_equal(plan.strength.numpy(), exact)
+
+
+@pytest.mark.parametrize("within", ["pool", "class"])
+def test_where_pruning_begins(pool: Pool, margin: Scores, within: Literal["pool", "class"]) -> None:
+    rule = PruneRule(easy=0.2, within=within)
+    values = margin.of(pool)
+    dropped = ~build_plan(pool, rule, CONSTANT, margin=margin).keep.numpy()
+    assert find_prune_start(pool, margin, rule, EPS) == values[dropped].min()
+    assert find_prune_start(pool, margin, PruneRule(difficult=0.2, random=0.2), EPS) is None
+    above = values[values > 0.12].min()
+    assert find_prune_start(pool, margin, PruneRule(easy_threshold=0.12), EPS) == above
+    assert find_prune_start(pool, margin, replace(rule, beyond=2.9), EPS) == pytest.approx(0.29)
+
+
+def test_strata_keep_alike_by_the_published_algorithm() -> None:
+    """Four strata of 2, 4, 10 and 24 samples, 20 to keep: 2 + 4 + 7 + 7; equal scores are one stratum."""
+    sizes = (2, 4, 10, 24)
+    score = torch.tensor([place for place, size in enumerate(sizes) for _ in range(size)], dtype=torch.float32)
+    keep = prune_strata(score, 0.5, strata=4)
+    assert [int(keep[score == place].sum()) for place in range(4)] == [2, 4, 7, 7]
+    assert not torch.equal(keep, prune_strata(score, 0.5, strata=4, seed=1))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    again = prune_strata(score[order], 0.5, strata=4, sample_id=order)
+    assert torch.equal(again, keep[order])
+    far = torch.cat([score, torch.tensor([float("inf"), -float("inf")])])
+    kept = prune_strata(far, 0.5, strata=4)
+    assert int(kept.sum()) == 21
+    assert int(prune_strata(torch.ones(9), 0.5).sum()) == 5
+
+
+def test_ccs_drops_the_hardest_and_covers_the_rest(pool: Pool, margin: Scores) -> None:
+    plan = build_plan(pool, PruneRule(difficult=0.1, stratified=0.3, strata=3), CONSTANT, margin=margin)
+    values, keep = margin.of(pool), plan.keep.numpy()
+    assert int(keep.sum()) == 60
+    order = np.argsort(values)
+    assert not keep[order[:10]].any()
+    assert [int(keep[part].sum()) for part in np.split(order[10:], 3)] == [20, 20, 20]
+    within = build_plan(
+        pool, PruneRule(difficult=0.1, stratified=0.3, within="origin"), CONSTANT, margin=margin
+    ).keep.numpy()
+    assert [int(within[pool.origin == origin].sum()) for origin in (0, 1)] == [24, 36]
+
+
 def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) -> None:
     order = np.random.default_rng(3).permutation(100)
     shuffled = Scores("margin", margin.sample_id[order], margin.score[order], margin.pool_fingerprint)
@@ -163,6 +238,14 @@ def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) ->
         (NONE, StrengthRule("constant", 0.0), "eps must be positive, got 0.0"),
         (NONE, StrengthRule("margin", EPS, gap=-1.0), "gap must be finite and not negative, got -1.0"),
         (NONE, StrengthRule("margin", EPS), "needs margins; give --margins"),
+        (NONE, StrengthRule("margin", EPS, floor=1.5), r"floor must lie in \[-1, 1\], in multiples of eps, got 1.5"),
+        (NONE, StrengthRule("margin", EPS, floor=float("nan")), "floor must lie in"),
+        (PruneRule(easy=0.2, beyond=3.0), CONSTANT, "pruning beyond a distance needs margins; give --margins"),
+        (PruneRule(beyond=3.0), CONSTANT, "give --prune-easy as well"),
+        (PruneRule(easy=0.2, beyond=-1.0), CONSTANT, "beyond must be a positive number of eps, got -1.0"),
+        (PruneRule(stratified=0.6, difficult=0.4), CONSTANT, "must add up to less than 1"),
+        (PruneRule(stratified=0.6, strata=0), CONSTANT, "strata must be positive, got 0"),
+        (PruneRule(stratified=0.6), CONSTANT, "needs a score"),
         (PruneRule(seed=2**63), CONSTANT, "seed must lie in"),
         (PruneRule(easy_threshold=float("nan")), CONSTANT, "must be numbers, got NaN"),
         (NONE, StrengthRule("weak-if-difficult", EPS), "needs classification difficulty"),

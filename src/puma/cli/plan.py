@@ -12,8 +12,9 @@ from puma.errors import PumaError
 from puma.files import replace_atomically
 from puma.margins.distribution import warn_of_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
+from puma.planning.build import find_prune_start
 from puma.planning.show import compare_plans as tell_differences
-from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance
+from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance, warn_of_threshold
 from puma.pools import Pool, open_pools
 from puma.provenance import Link
 from puma.scores import Scores
@@ -31,6 +32,8 @@ def write_plan(
     prune_easy: float = 0.0,
     prune_difficult: float = 0.0,
     prune_random: float = 0.0,
+    prune_stratified: float = 0.0,
+    prune_beyond: float | None = None,
     easy_threshold: float | None = None,
     difficult_threshold: float | None = None,
     within: Literal["pool", "class", "origin"] = "pool",
@@ -39,6 +42,8 @@ def write_plan(
     gap: float = 0.0,
     weak_eps: float = 1 / 255,
     difficult_from: float = 1.0,
+    floor: float = -1.0,
+    strata: int = 50,
     drop_failed: bool = False,
     seed: int = 0,
     norm: Literal["linf", "l2"] | None = None,
@@ -59,6 +64,8 @@ def write_plan(
         prune_easy: share of the easiest samples to drop.
         prune_difficult: share of the most difficult samples to drop.
         prune_random: share of samples to drop at random.
+        prune_stratified: share to drop so that all ranges of the score stay covered (CCS).
+        prune_beyond: of the easy share drop only samples with a margin above so many eps.
         easy_threshold: drop samples easier than this score.
         difficult_threshold: drop samples as difficult as this score or more.
         within: take the shares of the whole pool, or within each class or origin.
@@ -68,6 +75,8 @@ def write_plan(
         gap: subtracted from the margin.
         weak_eps: strength of always-wrong samples with weak-if-difficult.
         difficult_from: samples of this difficulty or more count as always wrong.
+        floor: no strength by margin is lower than so many eps; -1 is the paper's, 0 helps no sample.
+        strata: number of ranges of --prune-stratified.
         drop_failed: leave out samples without a score instead of refusing them.
         seed: tells apart samples of equal score, and draws the random ones.
         norm: of eps; that of the margins, or else linf.
@@ -80,10 +89,14 @@ def write_plan(
     pool = open_pools(pools)
     margin = open_scores(margins, "margin") if margins else None
     rule = strength or ("constant" if margins is None else "margin")
+    pruning = PruneRule(
+        prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed,
+        prune_beyond, prune_stratified, strata,
+    )  # fmt: skip
     made = build_plan(
         pool,
-        PruneRule(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
-        StrengthRule(rule, eps, gap, weak_eps, difficult_from),
+        pruning,
+        StrengthRule(rule, eps, gap, weak_eps, difficult_from, floor),
         score=open_named_scores(score) if score else None,
         margin=margin,
         difficulty=open_named_scores(difficulty) if difficulty else None,
@@ -94,6 +107,9 @@ def write_plan(
     _warn_of_imbalance(pool, made)
     for sentence in [] if margin is None else warn_of_model(margin.score, pool.num_classes):
         print(f"puma: warning: {sentence}.", file=sys.stderr)
+    if margin is not None and score is None:
+        for sentence in warn_of_threshold(find_prune_start(pool, margin, pruning, eps), eps):
+            print(f"puma: warning: {sentence}.", file=sys.stderr)
     if not dry_run:
         print(f"plan: {made.save(out)}")
 

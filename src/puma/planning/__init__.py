@@ -2,7 +2,7 @@
 
 from puma.planning.build import build_plan, make_plan
 from puma.planning.plan import Plan, find_lost_classes
-from puma.planning.prune import Drop, PruneRule, prune
+from puma.planning.prune import Drop, PruneRule, prune, prune_strata
 from puma.planning.strength import StrengthRule, adaptive_strength
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "find_lost_classes",
     "make_plan",
     "prune",
+    "prune_strata",
 ]

@@ -13,7 +13,7 @@ from puma.attacks.validation import check_radius
 from puma.errors import PumaError, unknown_name
 from puma.margins import Margins
 from puma.planning.plan import Plan, find_lost_classes
-from puma.planning.prune import Mask, PruneRule, keep_samples, to_column
+from puma.planning.prune import Mask, PruneRule, keep_samples, split_pool, to_column
 from puma.planning.strength import StrengthName, StrengthRule, assign_strengths
 from puma.pools import Pool, open_pools
 from puma.pools.pool import PoolSource
@@ -23,6 +23,7 @@ from puma.scores import Scores
 from puma.scores.score_table import open_named_scores, open_scores
 
 ScoreSource = Scores | str | Path
+_LATER = ("beyond", "stratified", "strata", "floor")
 
 
 def make_plan(
@@ -45,6 +46,10 @@ def make_plan(
     drop_failed: bool = False,
     seed: int = 0,
     norm: Literal["linf", "l2"] | None = None,
+    prune_beyond: float | None = None,
+    prune_stratified: float = 0.0,
+    strata: int = 50,
+    floor: float = -1.0,
 ) -> Plan:
     """Decide for every sample of a pool whether to keep it and how strongly to attack it.
 
@@ -80,13 +85,30 @@ def make_plan(
         drop_failed: leave out samples without a score (NaN) instead of refusing them.
         seed: tells apart samples of equal score, and draws the random ones.
         norm: of eps; that of the margins, or else ``linf``.
+        prune_beyond: of the easy share drop only samples with a margin above so many eps.
+        prune_stratified: share to drop so that all ranges of the score stay covered (CCS).
+        strata: number of those ranges.
+        floor: no strength by margin is lower than so many eps.
     """
     pool = open_pools(pool)
     margin = None if margins is None else _take_margins(margins, pool)
     return build_plan(
         pool,
-        PruneRule(prune_easy, prune_difficult, prune_random, easy_threshold, difficult_threshold, within, seed),
-        StrengthRule(strength or ("constant" if margin is None else "margin"), eps, gap, weak_eps, difficult_from),
+        PruneRule(
+            prune_easy,
+            prune_difficult,
+            prune_random,
+            easy_threshold,
+            difficult_threshold,
+            within,
+            seed,
+            prune_beyond,
+            prune_stratified,
+            strata,
+        ),
+        StrengthRule(
+            strength or ("constant" if margin is None else "margin"), eps, gap, weak_eps, difficult_from, floor
+        ),
         score=_take_scores(score, "score"),
         margin=margin,
         difficulty=_take_scores(difficulty, "difficulty"),
@@ -133,13 +155,16 @@ def build_plan(
         )
     easiness = None if chosen is None else chosen.easiness(pool)
     high_is_easy = chosen is None or chosen.kind == "margin"
+    distances = margin or (chosen if chosen is not None and chosen.kind == "margin" else None)
+    close = _find_close(pruning, strength, distances, pool)
     if failed.any():
         scored = pool.subset(~failed)
         keep = np.zeros(len(pool), dtype=bool)
         ranked = None if easiness is None else easiness[~failed]
-        keep[~failed] = keep_samples(scored, ranked, pruning, high_is_easy=high_is_easy)
+        near = None if close is None else close[~failed]
+        keep[~failed] = keep_samples(scored, ranked, pruning, high_is_easy=high_is_easy, close=near)
     else:
-        keep = keep_samples(pool, easiness, pruning, high_is_easy=high_is_easy)
+        keep = keep_samples(pool, easiness, pruning, high_is_easy=high_is_easy, close=close)
     radius = assign_strengths(
         len(pool),
         strength,
@@ -154,8 +179,8 @@ def build_plan(
         strength=radius.float(),
         pool_fingerprint=pool.fingerprint,
         made_from={
-            **{f"pruning.{name}": str(value) for name, value in asdict(pruning).items()},
-            **{f"strength.{name}": str(value) for name, value in asdict(strength).items()},
+            **_describe_rule("pruning", pruning, PruneRule()),
+            **_describe_rule("strength", strength, StrengthRule()),
             **({"score": chosen.kind} if chosen is not None else {}),
             **({"unscored": str(int(failed.sum()))} if failed.any() else {}),
             **{f"margins.{name}": measured[name] for name in ("method", "norm") if name in measured},
@@ -164,6 +189,39 @@ def build_plan(
     )
     find_lost_classes(pool, plan.keep)
     return plan
+
+
+def _find_close(pruning: PruneRule, strength: StrengthRule, margin: Scores | None, pool: Pool) -> Mask | None:
+    """Return which samples are too close to the boundary to go for being easy; None without such a rule."""
+    if pruning.beyond is None:
+        return None
+    if margin is None:
+        raise PumaError("pruning beyond a distance needs margins; give --margins FILE.")
+    close: Mask = ~(margin.of(pool) > pruning.beyond * strength.eps)
+    return close
+
+
+def _describe_rule(name: str, rule: PruneRule | StrengthRule, usual: PruneRule | StrengthRule) -> dict[str, str]:
+    """Write a rule down; what came after version 0.1 only where it is used, so that older plans are made alike."""
+    values, defaults = asdict(rule), asdict(usual)
+    return {
+        f"{name}.{field}": str(value)
+        for field, value in values.items()
+        if field not in _LATER or value != defaults[field]
+    }
+
+
+def find_prune_start(pool: Pool, margin: Scores, pruning: PruneRule, eps: float) -> float | None:
+    """Return the smallest margin that goes for being easy where pruning is by margin; None where none does."""
+    values, starts = margin.of(pool), []
+    for rows in split_pool(pool, pruning.within):
+        found = values[rows][~np.isnan(values[rows])]
+        count = math.floor(pruning.easy * len(found) + 1e-9)
+        if count:
+            starts.append(float(np.partition(found, len(found) - count)[len(found) - count]))
+    if pruning.easy_threshold is not None:
+        starts += [float(found.min()) for found in [values[values > pruning.easy_threshold]] if len(found)]
+    return max(min(starts), (pruning.beyond or -math.inf) * eps) if starts else None
 
 
 def _link_inputs(pool: Pool, tables: dict[str, Scores]) -> tuple[Link, ...]:
@@ -199,10 +257,18 @@ def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", 
     ):
         if name not in known:
             raise unknown_name(kind, name, known)
-    shares = (pruning.easy, pruning.difficult, pruning.random)
+    stratified = (pruning.stratified,) if pruning.stratified else ()
+    shares = (pruning.easy, pruning.difficult, pruning.random, *stratified)
     rules = {
         f"fractions must lie in [0, 1), got {shares}": all(0 <= share < 1 for share in shares),
         "easy and difficult fractions must add up to less than 1": pruning.easy + pruning.difficult < 1,
+        "stratified and other fractions must add up to less than 1": not pruning.stratified or sum(shares) < 1,
+        f"strata must be positive, got {pruning.strata}": pruning.strata > 0,
+        f"beyond must be a positive number of eps, got {pruning.beyond}": pruning.beyond is None
+        or (math.isfinite(pruning.beyond) and pruning.beyond > 0),
+        "beyond narrows the share of easy samples down; give --prune-easy as well": pruning.beyond is None
+        or bool(pruning.easy),
+        f"floor must lie in [-1, 1], in multiples of eps, got {strength.floor}": -1 <= strength.floor <= 1,
         f"eps must be positive, got {strength.eps}": math.isfinite(strength.eps) and strength.eps > 0,
         f"gap must be finite and not negative, got {strength.gap}": math.isfinite(strength.gap) and strength.gap >= 0,
         f"weak_eps must lie in (0, eps], got {strength.weak_eps}": strength.rule != "weak-if-difficult"

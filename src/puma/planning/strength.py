@@ -26,6 +26,8 @@ class StrengthRule:
         gap: subtracted from the margin.
         weak_eps: see ``rule``.
         difficult_from: a sample whose CD is this or more is always misclassified.
+        floor: no strength by margin is lower than so many eps; -1 is the paper's rule, 0 helps no sample towards its
+            label.
     """
 
     rule: StrengthName = "margin"
@@ -33,12 +35,16 @@ class StrengthRule:
     gap: float = 0.0
     weak_eps: float = 1 / 255
     difficult_from: float = 1.0
+    floor: float = -1.0
 
 
-def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0, norm: str = "linf") -> Tensor:
+def adaptive_strength(
+    margin: Column, eps: float, *, gap: float = 0.0, norm: str = "linf", floor: float = -1.0
+) -> Tensor:
     """Return each sample's training radius: margin less gap, clipped to [-eps, eps] (Eq. 2, with a gap Eq. 3).
 
-    An ``eps`` above 1, all of the pixel range, is refused for margins of ``norm`` linf.
+    With a ``floor`` it is clipped to [floor * eps, eps] instead. An ``eps`` above 1, all of the pixel range, is refused
+    for margins of ``norm`` linf.
 
     >>> puma.adaptive_strength(torch.tensor([0.5, 0.01, -0.02, -0.5]), 8 / 255)
     tensor([ 0.0314,  0.0100, -0.0200, -0.0314])
@@ -51,7 +57,9 @@ def adaptive_strength(margin: Column, eps: float, *, gap: float = 0.0, norm: str
         raise PumaError(f"gap must not be negative, got {gap}.")
     if bool(margin.isnan().any()):
         raise PumaError(f"margin must not be NaN, {int(margin.isnan().sum())} of {len(margin)} are.")
-    return (margin - gap).clamp(-eps, eps)
+    if not -1 <= floor <= 1:
+        raise PumaError(f"floor must lie in [-1, 1], in multiples of eps, got {floor}.")
+    return (margin - gap).clamp(floor * eps, eps)
 
 
 def assign_strengths(
@@ -63,7 +71,9 @@ def assign_strengths(
         return constant
     if margin is None and strength.rule in ("margin", "margin-if-difficult"):
         raise PumaError(f"strength rule {strength.rule!r} needs margins; give --margins FILE.")
-    fitted = constant if margin is None else adaptive_strength(margin, strength.eps, gap=strength.gap, norm=norm)
+    fitted = constant
+    if margin is not None:
+        fitted = adaptive_strength(margin, strength.eps, gap=strength.gap, norm=norm, floor=strength.floor)
     if strength.rule == "margin":
         return fitted
     if difficulty is None:

@@ -156,6 +156,8 @@ class PlanRule:
     score: str
     within: str
     unscored: int
+    beyond: float | None = None
+    stratified: float = 0.0
 
     @property
     def easy_by_margin(self) -> bool:
@@ -189,6 +191,8 @@ def read_rule(plan: Plan) -> PlanRule:
         told.get("score", ""),
         told.get("pruning.within", "pool"),
         int(_parse_number(told.get("unscored")) or 0),
+        _parse_number(told.get("pruning.beyond")),
+        _parse_number(told.get("pruning.stratified")) or 0.0,
     )
 
 
@@ -217,16 +221,18 @@ def describe_plan(plan: Plan) -> str:
 def _describe_pruning(rule: PlanRule, count: int, dropped: int) -> list[str]:
     words = [f"{rule.unscored:,} without a score"] if rule.unscored else []
     whole = f"each {rule.within}" if rule.within in ("class", "origin") else "the pool"
-    total = rule.easy + rule.difficult + rule.random
+    total = rule.easy + rule.difficult + rule.random + rule.stratified
     cut = rule.easy_threshold is not None or rule.difficult_threshold is not None
     if rule.unscored:
         whole = "the others" if whole == "the pool" else f"the others in {whole}"
     elif dropped > (total + 0.01) * count and not cut:
         whole = f"those in {whole} that have a score"  # a plan of an earlier version, which does not say how many
     by = f" by {rule.score}" if rule.score else ""
-    words += [f"the easiest {_format_percent(rule.easy)} of {whole}{by}"] if rule.easy else []
+    far = "" if rule.beyond is None else f" as far as they lie beyond {rule.beyond:g} eps"
+    words += [f"the easiest {_format_percent(rule.easy)} of {whole}{by}{far}"] if rule.easy else []
     words += [f"the most difficult {_format_percent(rule.difficult)} of {whole}{by}"] if rule.difficult else []
     words += [f"a random {_format_percent(rule.random)} of {whole}"] if rule.random else []
+    words += [f"{_format_percent(rule.stratified)} of {whole}, strata{by} kept alike"] if rule.stratified else []
     high_is_easy, score = rule.score == "margin", rule.score or "score"
     if rule.easy_threshold is not None:
         words.append(f"{score} {'above' if high_is_easy else 'below'} {rule.easy_threshold:.4g}")
