@@ -9,7 +9,7 @@ from puma import PumaError
 from puma.pools import MixedSampler, Pool, to_unit
 from puma.training.batches import BatchSource, augment_images, prefetch_batches
 from puma.training.config import AugmentConfig
-from puma.training.inner_attack import draw_attack_start
+from puma.training.losses import draw_attack_start
 
 
 def source(pool: Pool, rank: int = 0, ranks: int = 1) -> BatchSource:

@@ -7,8 +7,9 @@ from torch import nn
 
 from puma import PumaError
 from puma.pools import Origin, Pool
+from puma.training.batches import choose_held_out
 from puma.training.config import AttackConfig
-from puma.training.held_out import choose_held_out, evaluate_held_out
+from puma.training.loop import evaluate_held_out
 
 from .conftest import WritePool
 

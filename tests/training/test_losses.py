@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 from puma import PumaError, trades_loss
 from puma.training.config import AttackConfig
-from puma.training.inner_attack import InnerAttack, count_steps, shares_clean_logits
-from puma.training.losses import compute_pgd_at, compute_standard
+from puma.training.losses import InnerAttack, compute_pgd_at, compute_standard, count_steps, shares_clean_logits
 
 EPS, STEP, STEPS, BETA = 0.1, 0.04, 4, 5.0
 

@@ -16,8 +16,8 @@ from puma.training import TrainConfig
 from puma.training.batches import TrainBatch
 from puma.training.checkpoint import load_newest
 from puma.training.config import OnlineConfig, check_train_config
-from puma.training.inner_attack import InnerAttack
-from puma.training.metrics import summarize_online
+from puma.training.loop import summarize_online
+from puma.training.losses import InnerAttack
 from puma.training.online import (
     OnlineCandidates,
     OnlineState,

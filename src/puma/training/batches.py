@@ -22,10 +22,10 @@ from puma.files import hash_file
 from puma.models import ARCHITECTURES
 from puma.planning import Plan, find_lost_classes
 from puma.pools import MixedSampler, Origin, Pool, is_pool, list_pools, shift_and_mirror
+from puma.pools.sampler import mix_bits
 from puma.processes import ProcessGroup
 from puma.provenance import Link, link_to_file
 from puma.training.config import AugmentConfig, TrainConfig
-from puma.training.held_out import choose_held_out
 from puma.training.run_folder import RunInputs
 
 USUAL_FRACTION = 0.7  # of generated images in a batch, as in Wang et al. (2023) and the paper
@@ -103,6 +103,22 @@ def _check_plan_norm(plan: Plan, config: TrainConfig) -> None:
             f"the plan's strengths are margins in {measured}, attack.norm is {config.attack.norm}; "
             f"give --attack.norm {measured}, or a plan from margins in {config.attack.norm}."
         )
+
+
+def choose_held_out(pool: Pool, count: int) -> NDArray[np.bool_]:
+    """Choose ``count`` real samples, those whose sample_id hashes lowest: the same ones however the pool is pruned."""
+    real = pool.positions_of(Origin.REAL)
+    if count >= len(real) and count:
+        raise PumaError(f"held_out must be below the number of real samples, {len(real)}, got {count}.")
+    mask = np.zeros(len(pool), dtype=bool)
+    mask[real[np.argsort(hash_ids(pool.sample_id[real]), kind="stable")[:count]]] = True
+    return mask
+
+
+def hash_ids(sample_id: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Scatter ids over all 64-bit numbers, one to one."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    return mix_bits(sample_id.astype(np.uint64) * golden + golden)
 
 
 def _compare_eps(plan: Plan, keep: Tensor, eps: float) -> tuple[str, ...]:

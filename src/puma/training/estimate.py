@@ -12,7 +12,7 @@ from puma.models import ARCHITECTURES, count_parameters
 from puma.processes import ProcessGroup, resolve_device
 from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
-from puma.training.inner_attack import shares_clean_logits
+from puma.training.losses import shares_clean_logits
 from puma.training.run import make_model
 from puma.training.run_folder import RunInputs
 from puma.training.step import TrainState, make_train_state, train_step

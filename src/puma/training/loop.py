@@ -1,28 +1,34 @@
-"""The training loop: steps, and between them lines of metrics, evaluations and checkpoints."""
+"""The training loop: steps, and between them lines of metrics, held-out accuracy and checkpoints."""
 
+import importlib
+import importlib.util
 import math
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+from torch import Generator, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from puma.attacks import pgd
 from puma.errors import PumaError
-from puma.pools import Pool
+from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import progress_bar
 from puma.scores.difficulty import OutcomeRecord, covers_steps, outcome_file
-from puma.training.batches import BatchSource, prefetch_batches
+from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
 from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint, save_tensors
-from puma.training.config import TrainConfig
-from puma.training.held_out import evaluate_held_out
-from puma.training.metrics import MetricsWindow, TensorBoardWriter, format_note
+from puma.training.config import AttackConfig, TrainConfig
 from puma.training.run_folder import RunFolder
-from puma.training.step import TrainState, average_buffers, train_step
+from puma.training.step import OnlineSummary, StepResult, TrainState, average_buffers, train_step
 
+_HELD_OUT_STEPS = 10  # as strong as the attack that most recipes train with
 _LATE = 1 << 20  # more than there are processes: both answers go into one number
 
 
@@ -60,7 +66,7 @@ def run_steps(
                 note = format_note(line)
                 _write_metrics(line, folder, state, scalars)
             if len(held_out) and (is_due(done, config.evaluate_every, config) or done == config.steps):
-                progress = _evaluate_held_out(state, held_out, config, folder, replace(progress, step=done), scalars)
+                progress = _record_held_out(state, held_out, config, folder, replace(progress, step=done), scalars)
             stop, late = clock.agree(signals)
             if is_due(done, config.checkpoint_every, config) or done == config.steps or stop or late:
                 for record in records.values():
@@ -129,13 +135,13 @@ def is_due(done: int, every: int, config: TrainConfig) -> bool:
     return every > 0 and done * config.batch_size // every > (done - 1) * config.batch_size // every
 
 
-def _evaluate_held_out(
+def _record_held_out(
     state: TrainState,
     held_out: Pool,
     config: TrainConfig,
     folder: RunFolder,
     progress: TrainProgress,
-    scalars: TensorBoardWriter,
+    scalars: "TensorBoardWriter",
 ) -> TrainProgress:
     average_buffers(state.average, state.processes)
     if not state.processes.writes:
@@ -181,7 +187,7 @@ def _save_final_model(state: TrainState, config: TrainConfig, folder: RunFolder)
         save_tensors(state.average.state_dict(), folder.model, {"step": str(config.steps)})
 
 
-def _write_metrics(line: dict[str, Any], folder: RunFolder, state: TrainState, scalars: TensorBoardWriter) -> None:
+def _write_metrics(line: dict[str, Any], folder: RunFolder, state: TrainState, scalars: "TensorBoardWriter") -> None:
     if state.processes.writes:
         folder.append_metrics(line)
         scalars.write(line)
@@ -192,3 +198,125 @@ def _explain_stop(error: PumaError, folder: RunFolder) -> str:
     where = f"the last good checkpoint is {saved[0]}" if saved else "there is no checkpoint yet"
     cure = "lower --optimizer.lr or set --optimizer.clip-norm"
     return f"training stopped: {str(error).rstrip('.')}; {where}; {cure}, in a run with another --out."
+
+
+@dataclass
+class MetricsWindow:
+    """Sums since the last line of metrics."""
+
+    results: list[StepResult] = field(default_factory=list)
+    begun: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+
+    def close(self, step: int, config: TrainConfig, state: TrainState, batches: PrefetchedBatches) -> dict[str, Any]:
+        """Turn the sums into a line of metrics.jsonl and start anew."""
+        samples = sum(result.samples for result in self.results)
+        seconds = time.perf_counter() - self.begun
+        line = {
+            "step": step,
+            "samples": step * config.batch_size,
+            "loss": float(sum(result.loss for result in self.results)) / max(samples, 1),
+            "gradient_norm": self.results[-1].gradient_norm,
+            "lr": state.optimizer.param_groups[0]["lr"],
+            "samples_per_second": samples * state.processes.count / seconds,
+            "waiting": (batches.waited - self.waited) / seconds,
+        }
+        for outcome in ("clean", "attacked"):
+            found = [getattr(result, f"{outcome}_right") for result in self.results]
+            right = [flags for flags in found if flags is not None]
+            if right:
+                line[f"{outcome}_accuracy"] = float(torch.cat(right).double().mean())
+        line |= summarize_online([result.online for result in self.results if result.online is not None])
+        self.results, self.begun, self.waited = [], time.perf_counter(), batches.waited
+        return line
+
+
+def summarize_online(steps: list[OnlineSummary]) -> dict[str, float]:
+    """Summarise the online method over some steps; empty for none."""
+    if not steps:
+        return {}
+    strength = torch.cat([step.strength for step in steps]).float()
+    line = {
+        "online_easy_share": sum(step.easy_share for step in steps) / len(steps),
+        "online_pruned_share": sum(step.pruned_share for step in steps) / len(steps),
+        "online_threshold": steps[-1].threshold,
+    }
+    if not len(strength):  # everything was pruned
+        return line
+    low, middle, high = (float(torch.quantile(strength, share)) for share in (0.1, 0.5, 0.9))
+    return line | {
+        "online_strength_mean": float(strength.mean()),
+        "online_strength_q10": low,
+        "online_strength_q50": middle,
+        "online_strength_q90": high,
+        "online_negative_share": float((strength < 0).double().mean()),
+    }
+
+
+def format_note(line: dict[str, Any]) -> str:
+    """Say the newest line of metrics behind the progress bar."""
+    clean, attacked = line.get("clean_accuracy"), line.get("attacked_accuracy")
+    words = [f"loss {line['loss']:.3f}"]
+    words += [f"clean {clean:.1%}"] if clean is not None else []
+    words += [f"attacked {attacked:.1%}"] if attacked is not None else []
+    return ", ".join(words)
+
+
+class TensorBoardWriter:
+    """Write numbers to ``RUN/tensorboard``; does nothing where TensorBoard is not installed."""
+
+    def __init__(self, run: Path, *, enabled: bool) -> None:
+        self.writer: Any = None
+        if enabled and importlib.util.find_spec("tensorboard"):
+            module = importlib.import_module("torch.utils.tensorboard")
+            self.writer = module.SummaryWriter(str(run / "tensorboard"))
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add every number of a line of metrics at its count of samples."""
+        if self.writer is not None:
+            for name in line.keys() - {"step", "samples"}:
+                self.writer.add_scalar(name, line[name], line["samples"])
+
+    def __enter__(self) -> "TensorBoardWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+@dataclass(frozen=True)
+class HeldOutCounts:
+    """How many of the held-out images the model gets right: clean, and under attack."""
+
+    samples: int
+    clean: int
+    robust: int
+
+
+def evaluate_held_out(
+    model: nn.Module, pool: Pool, attack: AttackConfig, device: torch.device, *, batch_size: int = 256
+) -> HeldOutCounts:
+    """Count what a model in eval mode gets right, clean and under 10 steps of PGD on the C&W loss at eps."""
+    clean = robust = 0
+    generator = Generator(device).manual_seed(0)
+    for batch in pool.batches(batch_size):
+        images, labels = to_unit(batch.images.to(device)), batch.labels.to(device)
+        with torch.inference_mode():
+            right = model(images).argmax(dim=1) == labels
+        attacked = pgd(
+            model,
+            images,
+            labels,
+            attack.eps,
+            step_size=attack.eps / 4,
+            steps=_HELD_OUT_STEPS,
+            loss="cw",
+            norm=attack.norm,
+            generator=generator,
+        )
+        with torch.inference_mode():
+            still_right = right & (model(attacked).argmax(dim=1) == labels)
+        clean += int(right.sum())
+        robust += int(still_right.sum())
+    return HeldOutCounts(len(pool), clean, robust)

@@ -18,8 +18,14 @@ from puma.models import frozen
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch
 from puma.training.config import OnlineConfig, TrainConfig
-from puma.training.inner_attack import InnerAttack, make_inner_attack, unwrap_ddp
-from puma.training.losses import LossResult, combine_trades_terms, to_full_precision
+from puma.training.losses import (
+    InnerAttack,
+    LossResult,
+    combine_trades_terms,
+    make_inner_attack,
+    to_full_precision,
+    unwrap_ddp,
+)
 
 _FOLLOW = 0.5  # how fast m_P follows, in units of its logarithm per unit of share
 _LOWEST, _HIGHEST = 1e-3, 30.0  # bounds of m_P in multiples of eps

@@ -18,8 +18,7 @@ from puma.pools import to_unit
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
-from puma.training.inner_attack import make_inner_attack
-from puma.training.losses import LossResult, compute_pgd_at, compute_standard, compute_trades
+from puma.training.losses import LossResult, compute_pgd_at, compute_standard, compute_trades, make_inner_attack
 from puma.training.online import OnlineState, compute_online_loss, initial_threshold
 from puma.training.optimizer import make_sgd, rate_at
 
