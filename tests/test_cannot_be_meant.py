@@ -133,3 +133,19 @@ def test_a_model_with_more_classes_or_for_other_images_is_told(make_pool: MakePo
             act(Linear(48, 3))
         with pytest.raises(PumaError, match=r"labels must lie in 0..1 for this model's 2 classes"):
             act(Linear(12, 2))
+
+
+def test_a_run_is_not_used_on_images_of_another_size(make_pool: MakePool, tmp_path: Path, puma: Run) -> None:
+    pool = make_pool("grey", shape=(8, 8, 1), num_classes=3)
+    run = library.train("small-8px", pool, out=tmp_path / "run", samples_seen=50, batch_size=50, log_every=1)
+    assert library.load_model(run.path, image_shape=(8, 8, 1))(torch.rand(1, 1, 8, 8)).shape == (1, 3)
+    for name, shape in (("large", (14, 14, 1)), ("colour", (8, 8, 3))):
+        other = make_pool(name, shape=shape, num_classes=3).stores[0].path
+        told = f"trained on images of 8 x 8 x 1 (height, width, channels), these have {' x '.join(map(str, shape))}"
+        for words in (
+            ("evaluate", str(run.path), str(other)),
+            ("margins", str(other), "--model", str(run.path), "--out", str(tmp_path / "m.parquet")),
+        ):
+            code, _, error = puma(*words)
+            assert code == 2
+            assert told in error.splitlines()[-1]

@@ -1,10 +1,11 @@
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from conftest import MakePool
 from puma.attacks import pgd
@@ -149,3 +150,66 @@ def test_public_robust_weights_on_cifar10(shared_data: Path, cifar10_test: Pool)
 def test_a_pool_and_a_model_fit_together(make_pool: MakePool) -> None:
     pool = make_pool(shape=(8, 8, 1))
     assert small().eval()(to_unit(pool.batch([3, 1]).images)).shape == (2, 10)
+
+
+def own_net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+
+
+class NormalizesItself(nn.Module):
+    """Divides by a std that is not saved with its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = own_net()
+        self.register_buffer("std", torch.tensor([0.5, 0.4, 0.25]), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images / self.get_buffer("std")[:, None, None])
+        return logits
+
+
+def test_mean_and_std_of_a_file_belong_to_any_model(tmp_path: Path) -> None:
+    path, images = tmp_path / "named.safetensors", torch.rand(4, 3, 2, 2)
+    mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.4, 0.25])
+    save_file(own_net().state_dict(), path, metadata={"mean": "0.1, 0.2, 0.3", "std": "[0.5 0.4 0.25]"})
+    wanted = own_net()((images - mean[:, None, None]) / std[:, None, None])
+    assert torch.allclose(load_model(own_net(), weights=path)(images), wanted)
+    torch.save({"state_dict": own_net().state_dict(), "mean": mean, "std": std.tolist()}, tmp_path / "named.pt")
+    assert torch.allclose(load_model(own_net(), weights=tmp_path / "named.pt")(images), wanted)
+    save_file(own_net().state_dict(), tmp_path / "bare.safetensors")
+    asked: dict[str, Any] = {"mean": mean.tolist(), "std": std.tolist()}
+    assert torch.allclose(load_model(own_net(), weights=tmp_path / "bare.safetensors", **asked)(images), wanted)
+    assert torch.allclose(load_model(own_net(), **asked)(images), wanted)
+    assert torch.allclose(load_model(own_net(), weights=path, **asked)(images), wanted)
+    own = {f"net.{name}": value for name, value in own_net().state_dict().items()}
+    save_file(own, tmp_path / "own.safetensors", metadata={"std": "0.5 0.4 0.25"})
+    assert isinstance(load_model(NormalizesItself(), weights=tmp_path / "own.safetensors"), NormalizesItself)
+
+
+def test_mean_and_std_that_cannot_be_used_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "named.safetensors"
+    save_file(own_net().state_dict(), path, metadata={"mean": "0.1 0.2 0.3", "std": "0.5 0.4 0.25"})
+    with pytest.raises(PumaError, match=r"tells mean 0\.1 0\.2 0\.3, 0 0 0 is asked for"):
+        load_model(own_net(), weights=path, mean=[0, 0, 0], std=[0.5, 0.4, 0.25])
+    for metadata, sentence in (
+        ({"mean": "0.1 0.2 0.3"}, "tells no std; mean and std go together"),
+        ({"mean": "many", "std": "1 1 1"}, "mean in its metadata must be numbers, got 'many'"),
+        ({"mean": "0 0 0", "std": "1 1 nan"}, "must be numbers"),
+        ({"mean": "0 0 0", "std": "1 1 0"}, "positive std"),
+        ({"mean": "0 0", "std": "1 1 1"}, "one each per channel"),
+    ):
+        save_file(own_net().state_dict(), path, metadata=metadata)
+        with pytest.raises(PumaError, match=sentence):
+            load_model(own_net(), weights=path)
+    own = {f"net.{name}": value for name, value in own_net().state_dict().items()}
+    save_file(own, path, metadata={"mean": "0 0 0", "std": "1 1 1"})
+    with pytest.raises(PumaError, match=r"normalises with std 0\.5 0\.4 0\.25, 1 1 1 is told beside it"):
+        load_model(NormalizesItself(), weights=path)
+    save_file(small().state_dict(), path, metadata={"mean": "0.9", "std": "0.5"})
+    with pytest.raises(PumaError, match=r"normalises with mean 0\.5, 0\.9 is told beside it"):
+        load_model("small-8px", 10, channels=1, weights=path)
+    with pytest.raises(PumaError, match="does not hold a state dict"):
+        torch.save({1: torch.zeros(2)}, tmp_path / "odd.pt")
+        load_model(own_net(), weights=tmp_path / "odd.pt")

@@ -43,6 +43,8 @@ def evaluate_model(
     eps: float | None = None,
     attacks: Annotated[tuple[AttackName, ...], arg(aliases=["--attack"])] = ("clean", "cw"),
     weights: Path | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     norm: Literal["linf", "l2"] | None = None,
     out: Path | None = None,
     max_samples: int = 0,
@@ -62,6 +64,8 @@ def evaluate_model(
         eps: radius of the attacks; a run's own by default.
         attacks: which ones: cw is PGD-40 on the C&W loss, pgd20 is PGD-20 on cross-entropy.
         weights: weights of the model: .safetensors or a state dict.
+        mean: per channel, what images are normalised with, where neither weights nor model tell it.
+        std: see --mean.
         norm: of the radius; a run's own by default.
         out: folder to write; by default RUN/evaluation-POOLNAME, else ./evaluation, with a hash behind it where
             another evaluation lies there.
@@ -90,7 +94,14 @@ def evaluate_model(
     )
     check_config(config, radius, math.prod(images.image_shape))
     place = resolve_device(device)
-    network = load_model(model, images.num_classes, weights=weights, channels=images.image_shape[2])
+    network = load_model(
+        model,
+        images.num_classes,
+        weights=weights,
+        mean=mean or None,
+        std=std or None,
+        image_shape=images.image_shape,
+    )
     network = network.to(place)
     key = identify_evaluation(network, images, radius, config)
     usual = Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation")

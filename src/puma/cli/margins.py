@@ -22,6 +22,8 @@ def write_margins(
     out: Annotated[Path, arg(metavar="FILE.parquet")],
     model: str,
     weights: Path | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     method: MethodName = "deepfool",
     norm: NormName = "linf",
     batch_size: int = 128,
@@ -43,6 +45,8 @@ def write_margins(
         out: parquet file to write.
         model: built-in architecture (see: puma list) or module:function that returns a torch.nn.Module.
         weights: safetensors file or state dict for the model.
+        mean: per channel, what images are normalised with, where neither weights nor model tell it.
+        std: see --mean.
         method: how to search; deepfool is the best for its cost, tight closest to exact, the others the paper's.
         norm: distance that is measured.
         batch_size: samples that go through the model together.
@@ -63,7 +67,14 @@ def write_margins(
     from puma.training import load_model
 
     opened = open_pools(pools)
-    loaded = load_model(model, opened.num_classes, weights=weights, channels=opened.image_shape[2])
+    loaded = load_model(
+        model,
+        opened.num_classes,
+        weights=weights,
+        mean=mean or None,
+        std=std or None,
+        image_shape=opened.image_shape,
+    )
     local = os.environ.get("LOCAL_RANK")
     loaded = loaded.to(resolve_device(device, int(local) if local else None))
     if dry_run:

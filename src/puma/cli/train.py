@@ -176,6 +176,6 @@ def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str)
     from puma.margins import measure_pool
     from puma.training import load_model
 
-    model = load_model(str(run), pool.num_classes, channels=pool.image_shape[2])
+    model = load_model(str(run), pool.num_classes, image_shape=pool.image_shape)
     measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
     return out

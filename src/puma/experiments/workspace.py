@@ -199,7 +199,7 @@ class Workspace:
     def _load_model(self, by: OutsideModel, pool: Pool) -> nn.Module:
         made_here = Path(by.source).is_relative_to(self.path)
         with explain_damage(Path(by.source)) if made_here else nullcontext():
-            loaded = load_model(by.source, pool.num_classes, weights=by.weights, channels=pool.image_shape[2])
+            loaded = load_model(by.source, pool.num_classes, weights=by.weights, image_shape=pool.image_shape)
         return loaded.to(resolve_device(self._device))
 
     def _resolve_online(self, online: OnlineSpec) -> OnlineConfig:

@@ -59,10 +59,10 @@ def select_images(pool: Pool, config: SelectionConfig) -> tuple[Tensor, list[str
         lines.append(f"{before - int(keep.sum()):,} of {before:,} images dropped: {why}")
 
     if config.agree_with is not None:
-        logits = answer_pool(load_model(config.agree_with, pool.num_classes), pool).logits
+        logits = answer_pool(load_model(config.agree_with, pool.num_classes, image_shape=pool.image_shape), pool).logits
         narrow(keep_agreed(logits, labels), f"{config.agree_with} calls them something else")
     if config.sure is not None:
-        logits = answer_pool(load_model(config.sure, pool.num_classes), pool).logits
+        logits = answer_pool(load_model(config.sure, pool.num_classes, image_shape=pool.image_shape), pool).logits
         stays = torch.zeros_like(keep)
         stays[keep] = keep_confident(logits[keep], labels[keep], config.share)
         narrow(stays, f"not in the {config.share:.0%} of each class that {config.sure} is surest of")

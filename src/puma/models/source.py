@@ -11,7 +11,7 @@ from torch import nn
 
 from puma.errors import PumaError
 from puma.models.architectures import build
-from puma.models.weights import load_weights
+from puma.models.weights import apply_statistics, load_weights
 
 
 def load_named_model(
@@ -27,7 +27,7 @@ def load_named_model(
 
     ``module:function`` imports the module (the current folder counts) and calls the function without arguments; it
     must return an ``nn.Module`` that takes pixels in [0, 1] and gives logits. Anything else is the name of a
-    built-in architecture. ``weights`` are loaded into either.
+    built-in architecture. ``weights`` are loaded into either, and ``mean`` and ``std`` put before either.
     """
     if ":" in source:
         model = call_model_function(source)
@@ -35,9 +35,21 @@ def load_named_model(
         model = build(source, num_classes, channels=channels, mean=mean, std=std)
         if weights is None:
             raise PumaError(f"model {source!r} needs trained weights; give them with --weights FILE.")
+    return normalize_model(model, weights, mean, std, source)
+
+
+def normalize_model(
+    model: nn.Module,
+    weights: str | Path | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    source: str,
+) -> nn.Module:
+    """Load weights, if any, and put a normalisation before a model that has none of its own; in eval mode."""
     if weights is not None:
-        load_weights(model, weights)
-    return model.eval()
+        return load_weights(model, weights, mean=mean, std=std).eval()
+    told = {name: values for name, values in (("mean", mean), ("std", std)) if values is not None}
+    return apply_statistics(model, told, f"model {source}").eval()
 
 
 def call_model_function(source: str) -> nn.Module:

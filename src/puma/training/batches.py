@@ -82,6 +82,7 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
         plan_fingerprint=None if plan is None else hash_file(plan),
         num_classes=whole.num_classes,
         channels=whole.image_shape[2],
+        image_size=whole.image_shape[:2],
         links=links,
     )
     return TrainSamples(

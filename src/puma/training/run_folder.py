@@ -13,6 +13,7 @@ from torch import nn
 from puma.errors import PumaError
 from puma.files import hash_file, lock, open_regular, read_json, write_json, write_text
 from puma.models import ARCHITECTURES, build, call_model_function, load_named_model, load_weights
+from puma.models.source import normalize_model
 from puma.models.weights import read_state_dict
 from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
@@ -34,6 +35,7 @@ class RunInputs:
     plan_fingerprint: str | None
     num_classes: int
     channels: int
+    image_size: tuple[int, int] | None = field(default=None, compare=False)  # height, width; older runs do not say
     links: tuple[Link, ...] = field(default=(), compare=False)
 
     def same_images(self, other: "RunInputs") -> bool:
@@ -139,6 +141,17 @@ class RunFolder:
         except (KeyError, TypeError, ValueError) as error:
             raise PumaError(f"{self.config} is damaged ({error}); start again.") from error
 
+    def check_images(self, image_shape: tuple[int, int, int]) -> None:
+        """Raise unless images of this (height, width, channels) are like those that the run was trained on."""
+        size = self._read_config().get("inputs", {}).get("image_size")
+        trained = (*size, self.read_net()[2]) if isinstance(size, list) else (*image_shape[:2], self.read_net()[2])
+        if tuple(trained) != tuple(image_shape):
+            told, came = (" x ".join(map(str, shape)) for shape in (trained, image_shape))
+            raise PumaError(
+                f"{self.path} was trained on images of {told} (height, width, channels), these have {came}; "
+                f"import them at the same size."
+            )
+
     def _read_config(self) -> dict[str, Any]:
         if not self.has_config:
             raise PumaError(f"{self.path} is not a run of puma train: it has no config.json.")
@@ -166,7 +179,9 @@ class RunFolder:
 
 def _read_inputs(described: Mapping[str, Any]) -> RunInputs:
     values = described["inputs"]
-    inputs = RunInputs(**{**values, "pools": tuple(values["pools"])})
+    size = values.get("image_size")
+    known = {**values, "pools": tuple(values["pools"]), "image_size": None if size is None else tuple(size)}
+    inputs = RunInputs(**known)
     links = read_links(described)
     if links is None:  # a run of an older version tells its images as a whole only
         hashes = [inputs.pool_fingerprint if len(inputs.pools) == 1 else UNKNOWN] * len(inputs.pools)
@@ -191,6 +206,7 @@ def load_model(
     channels: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    image_shape: tuple[int, int, int] | None = None,
 ) -> nn.Module:
     """Return the model that ``source`` names, in eval mode: it takes pixels in [0, 1] and gives logits.
 
@@ -207,35 +223,46 @@ def load_model(
         num_classes: needed for a built-in architecture; a run with another number raises.
         weights: a .safetensors file, a state dict or a run to load, also into the net of another run.
         channels: of the images, for a built-in architecture.
-        mean: per channel, what a built-in architecture normalises with.
+        mean: per channel, what images are normalised with before the model, or in a built-in one. Needed only where
+            neither the weights nor their file's metadata tell it; to contradict them raises.
         std: see ``mean``.
+        image_shape: (height, width, channels) of the images it is for; a run that was trained on others raises.
     """
+    if image_shape is not None:
+        channels = channels or image_shape[2]
     if weights is not None and Path(weights).is_dir():
         weights = _find_trained(RunFolder(Path(weights)))
     if isinstance(source, nn.Module):
-        return (source if weights is None else load_weights(source, weights)).eval()
+        return normalize_model(source, weights, mean, std, type(source).__name__)
     if not isinstance(source, str | Path):
         raise PumaError(f"a model is a run's folder, a name, module:function or a net, got {type(source).__name__}.")
     if Path(source).is_dir():
-        return _load_run_model(RunFolder(Path(source)), num_classes, weights)
+        folder = RunFolder(Path(source))
+        if image_shape is not None:
+            folder.check_images(image_shape)
+        model, file = _build_run_model(folder, num_classes, weights)
+        return normalize_model(model, file, mean, std, str(source))
     if num_classes is None and ":" not in str(source):
         raise PumaError(f"say how many classes model {str(source)!r} has with num_classes.")
     return load_named_model(str(source), num_classes or 0, weights=weights, channels=channels, mean=mean, std=std)
 
 
-def _load_run_model(folder: RunFolder, num_classes: int | None, weights: str | Path | None) -> nn.Module:
+def _build_run_model(
+    folder: RunFolder, num_classes: int | None, weights: str | Path | None
+) -> tuple[nn.Module, str | Path]:
+    """Return the net of a run with fresh weights, and the file of those that belong into it."""
     name, trained_classes, channels = folder.read_net()
     if num_classes not in (None, trained_classes):
         raise PumaError(f"{folder.path} was trained on {trained_classes} classes, {num_classes} are asked for.")
     file = weights or _find_trained(folder)
     if name.strip("<>") in ARCHITECTURES:  # a built-in net, by name or as a module
-        return load_weights(build(name.strip("<>"), trained_classes, channels=channels), file).eval()
+        return build(name.strip("<>"), trained_classes, channels=channels), file
     if name.startswith("<"):
         raise PumaError(
             f"the net {name} of {folder.path} was given as a module; build it as then and load its weights: "
             f"puma.load_model(net, weights={str(folder.path)!r})."
         )
-    return load_weights(make_net(name, trained_classes, channels), file).eval()
+    return make_net(name, trained_classes, channels), file
 
 
 def _find_trained(folder: RunFolder) -> Path:
@@ -260,7 +287,7 @@ def load_init(model: nn.Module, path: Path, *, replace_head: bool) -> None:
     heads = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not replace_head or not heads:
         try:
-            load_weights(model, path)
+            _load_in_place(model, path)
         except PumaError as error:
             hint = "--init-head replace gives the net a new last layer"
             raise PumaError(f"{str(error).rstrip('.')}; {hint}.") from error
@@ -275,9 +302,15 @@ def load_init(model: nn.Module, path: Path, *, replace_head: bool) -> None:
     with torch.random.fork_rng(devices=[]):
         setattr(parent, own, nn.Linear(weights.shape[1], weights.shape[0], bias=head.bias is not None))
     try:
-        load_weights(model, path)
+        _load_in_place(model, path)
     finally:
         setattr(parent, own, head)
+
+
+def _load_in_place(model: nn.Module, path: Path) -> None:
+    """Copy weights into a net that is to be trained as it is; a normalisation that it lacks raises."""
+    if load_weights(model, path) is not model:
+        raise PumaError(f"{path} tells mean and std, the net has no place for them; normalise in its forward.")
 
 
 def make_net(name: str, num_classes: int, channels: int) -> nn.Module:
