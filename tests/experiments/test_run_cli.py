@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from conftest import Run
-from puma.experiments import EXPERIMENTS
+from puma.experiments import EXPERIMENTS, PAPER
 from puma.experiments.results import read_results_file
 from puma.margins import measure_margins, read_margins
 from puma.models import build
@@ -68,7 +68,7 @@ def test_the_papers_size_takes_real_steps(name: str, row: str, data: Path, puma:
     assert lines[0].row in said
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "tab-margin-model"])
+@pytest.mark.parametrize("name", [name for name in PAPER if name != "tab-margin-model"])
 def test_the_papers_size_can_be_told_without_data(name: str, tmp_path: Path, puma: Run) -> None:
     theory = name.startswith(("fig1", "fig2", "fig3", "fig4"))
     words = [] if theory else ["--batch-size", "1"]  # a short trial takes less time

@@ -7,18 +7,18 @@ import pytest
 from PIL import Image
 
 from conftest import Run
-from puma.experiments import EXPERIMENTS, PerceptronFigure
+from puma.experiments import PAPER, PerceptronFigure
 from puma.experiments.results import ResultLine, read_results_file, summarise_results
 from puma.experiments.spec import MarginSpec
 from puma.pools import Pool
 from puma.report.page import write_report
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", PAPER)
 def test_smoke(name: str, shared_work: Path, tmp_path: Path, puma: Run) -> None:
     code, said, err = puma("run", name, "--preset", "smoke", "--work", str(shared_work), "--out", str(tmp_path))
     assert code == 0, err
-    experiment = EXPERIMENTS[name]
+    experiment = PAPER[name]
     lines = read_results_file(tmp_path / f"{name}.csv")
     assert f"results: {tmp_path / name}.csv" in said
     if isinstance(experiment, PerceptronFigure):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from puma.experiments import EXPERIMENTS, Experiment
+from puma.experiments import PAPER, Experiment
 from puma.experiments.results import ResultLine, ResultOrigin, write_results_file
 from puma.experiments.verdicts import CLAIMS, Claim, Relation, Verdict, format_verdicts, judge_claims, judge_difference
 
@@ -73,9 +73,9 @@ def test_rows_are_found_by_data_set_and_those_of_changed_runs_left_out(tmp_path:
 
 def test_claims_are_about_rows_that_exist() -> None:
     for claim in CLAIMS:
-        experiment = EXPERIMENTS.get(claim.experiment)
+        experiment = PAPER.get(claim.experiment)
         if isinstance(experiment, Experiment):
             places = {(row.label, row.at) for row in experiment.rows}
             at = claim.at if claim.against_at is None else claim.against_at
             assert {(claim.row, claim.at), (claim.against, at)} <= places, claim
-    assert {claim.experiment for claim in CLAIMS} == {*EXPERIMENTS, "tab-imagenet"}
+    assert {claim.experiment for claim in CLAIMS} == {*PAPER, "tab-imagenet"}

@@ -38,7 +38,7 @@ class ExperimentCost:
 
 def list_needed_models(experiment: Experiment, setting: ExperimentSetting) -> list[ModelSpec]:
     """Return every model that the rows need, once."""
-    rows, _ = select_rows(experiment, setting.nets, setting.amounts)
+    rows, _ = select_rows(experiment, setting.nets, setting.amounts, generator=setting.generator is not None)
     return list(dict.fromkeys(model for row in rows for model in iterate_models(row.wants)))
 
 
@@ -91,7 +91,7 @@ def describe_experiment(
     """Say in lines what ``puma run`` would do."""
     setting = workspace.setting
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if not only or row.name in only))
-    rows, left_out = select_rows(experiment, setting.nets, setting.amounts)
+    rows, left_out = select_rows(experiment, setting.nets, setting.amounts, generator=setting.generator is not None)
     found = estimate_experiment(experiment, workspace)
     amounts: set[GeneratedAmount] = {amount for row in rows for amount in list_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())

@@ -33,6 +33,18 @@ class GeneratedImages:
 
 
 @dataclass(frozen=True)
+class GeneratorSetting:
+    """A generator of a setting's own: its recipe and length, and how many images of any margin there are.
+
+    Ways that reach for a band get as many as cost the same in network passes, a backward pass counting as two.
+    """
+
+    recipe: str
+    samples_seen: int
+    images: int
+
+
+@dataclass(frozen=True)
 class OwnImages:
     """Pools of the user's instead of a data set: real images, test images, and generated ones if there are any."""
 
@@ -61,6 +73,7 @@ class ExperimentSetting:
             the margin model first.
         begins_with_weights: whether trainings begin with ``weights`` too, instead of from scratch.
         autoattack_samples: evaluate AutoAttack on so many test images, 0 on none.
+        generator: how images of our own are made, None if no row may ask for them.
         minutes: what a training took on one core, with margins and evaluation, by net; empty if not measured.
     """
 
@@ -77,6 +90,7 @@ class ExperimentSetting:
     weights: str = ""
     begins_with_weights: bool = False
     autoattack_samples: int = 0
+    generator: GeneratorSetting | None = None
     minutes: Mapping[NetRole, float] = field(default_factory=dict)
 
     @property
@@ -93,7 +107,9 @@ class ExperimentSetting:
     def shortage(self) -> str:
         """Why a row may have to be left out."""
         one = self.own is not None or not self.generated
-        return "there is one net and one number of images" if one else "this preset has no such net"
+        if one:
+            return "there is one net and one number of images"
+        return "this preset has no such net" + (", or no generator" if self.generator is None else "")
 
 
 _SMOKE = TrainConfig(
@@ -198,6 +214,7 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
         ),
         evaluation=EvaluationConfig(max_samples=64, masking_samples=0),
         stands_in=False,
+        generator=GeneratorSetting("digits-8px", 6_400, 640),
         minutes={"main": 0.04, "second": 0.04, "third": 0.04, "wide": 0.04, "widest": 0.04},
     ),
     ExperimentSetting(
@@ -214,6 +231,7 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
             _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
         ),
         evaluation=EvaluationConfig(max_samples=5000, masking_samples=0),
+        generator=GeneratorSetting("fashion-14px", 560_000, 12_000),
         minutes={"main": 1.5, "second": 1.1, "third": 3.0, "wide": 3.0},
     ),
     ExperimentSetting(
@@ -358,7 +376,7 @@ def _use_own_images(setting: ExperimentSetting, own: OwnImages) -> ExperimentSet
     name = f"{own.real.resolve().name}-{real.fingerprint[:8]}"
     amounts: dict[GeneratedAmount, GeneratedImages] = {"usual": GeneratedImages(name)}
     return replace(setting, dataset=name, real=ALL, generated=amounts, stands_in=False, own=own, minutes={},
-                   weights="", begins_with_weights=False)  # fmt: skip
+                   generator=None, weights="", begins_with_weights=False)  # fmt: skip
 
 
 def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:

@@ -28,8 +28,10 @@ from puma.experiments.results import (
     write_results_file,
 )
 from puma.experiments.spec import (
+    TRADES,
     Experiment,
     GeneratedAmount,
+    GeneratorImages,
     MarginSpec,
     ModelSpec,
     PerceptronFigure,
@@ -89,7 +91,12 @@ def run_experiment(
     ``only`` names the rows to run, all by default. What earlier runs found for rows that this one does not run, or has
     not come to yet, stays.
     """
-    possible, left_out = select_rows(experiment, workspace.setting.nets, workspace.setting.amounts)
+    possible, left_out = select_rows(
+        experiment,
+        workspace.setting.nets,
+        workspace.setting.amounts,
+        generator=workspace.setting.generator is not None,
+    )
     rows = [row for row in possible if not only or row.name in only]
     check_inputs(experiment, rows, workspace, seeds)
     table = check_table(out, experiment.name)
@@ -181,6 +188,12 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
             margins = workspace.measure_margins(model.plan.margins, pools, seed)
     progress.files[row.name][seed] = SeedFiles(seed, run, pools, plan, margins, evaluation)
     progress.add(row, seed, row.at, read_accuracies(evaluation), commit)
+    if isinstance(model.generated, GeneratorImages):
+        judge = workspace.train_model(TRADES, 0)  # knows other images: the usual generated ones
+        test = workspace.find_pools(model).test
+        progress.add(
+            row, seed, row.at, workspace.generated_stages.describe(pools[-1], model.generated, judge, test), commit
+        )
     if workspace.setting.autoattack_samples:
         strongest = workspace.evaluate_model(model, seed, autoattack=True)
         counted = {name: value for name, value in read_accuracies(strongest).items() if name == _AUTOATTACK}

@@ -12,9 +12,29 @@ from puma.perceptron import FigureName
 
 NetRole = Literal["main", "second", "third", "wide", "widest"]
 GeneratedAmount = Literal["none", "few", "usual", "many", "most"]
+GenerationWay = Literal["any", "selected", "conditioned", "guided"]
 ScoreName = Literal["margin", "cd_clean", "cd_adversarial"]
 StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
 FigureKind = Literal["none", "lines", "curves", "histogram"]
+
+
+@dataclass(frozen=True)
+class GeneratorImages:
+    """Images of a generator that is trained here on the real ones, at one cost in network passes for every way.
+
+    Attributes:
+        way: ``any`` takes them as they come; the others reach for a band of margins, by a selection after sampling, by
+            a generator that is told the margin, or by a sampler that a classifier guides.
+        band: the margins asked for, in multiples of eps.
+    """
+
+    way: GenerationWay = "any"
+    band: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name the images in a word or two that can stand in a file name."""
+        return self.way if self.band is None else f"{self.way}-{self.band[0]:g}-to-{self.band[1]:g}"
 
 
 @dataclass(frozen=True)
@@ -24,13 +44,13 @@ class ModelSpec:
     Attributes:
         plan: how the images are pruned and how strongly each is attacked; None keeps all at eps.
         net: the role of the net.
-        generated: how many generated images there are.
+        generated: how many generated images there are, or which ones of our own generator.
         online: find strengths, and what to prune, during training.
     """
 
     plan: "PlanSpec | None" = None
     net: NetRole = "main"
-    generated: GeneratedAmount = "usual"
+    generated: GeneratedAmount | GeneratorImages = "usual"
     online: "OnlineSpec | None" = None
 
 
@@ -215,7 +235,10 @@ def name_model(model: ModelSpec) -> str:
         for letters, share in (("easy", plan.easy), ("difficult", plan.difficult), ("random", plan.random)):
             words += [f"{letters}{100 * share:g}"] if share else []
     words += [model.net] if model.net != "main" else []
-    words += [f"{model.generated}-generated"] if model.generated != "usual" else []
+    if isinstance(model.generated, GeneratorImages):
+        words.append(f"{model.generated.name}-generated")
+    elif model.generated != "usual":
+        words.append(f"{model.generated}-generated")
     return "-".join(word for word in words if word)
 
 
@@ -240,15 +263,25 @@ def list_nets(wants: ModelSpec | MarginSpec) -> set[str]:
 
 def list_amounts(wants: ModelSpec | MarginSpec) -> set[GeneratedAmount]:
     """Return the amounts of generated images that a row needs."""
-    return {model.generated for model in iterate_models(wants)} | (
-        {"usual"} if isinstance(wants, MarginSpec) else set()
-    )
+    amounts = {model.generated for model in iterate_models(wants) if not isinstance(model.generated, GeneratorImages)}
+    return amounts | ({"usual"} if isinstance(wants, MarginSpec) else set())
+
+
+def needs_generator(wants: ModelSpec | MarginSpec) -> bool:
+    """Whether a row needs images of a generator that is trained here."""
+    return any(isinstance(model.generated, GeneratorImages) for model in iterate_models(wants))
 
 
 def select_rows(
-    experiment: Experiment, nets: Collection[str], amounts: Collection[str]
+    experiment: Experiment, nets: Collection[str], amounts: Collection[str], *, generator: bool = True
 ) -> tuple[list[RowSpec], list[str]]:
-    """Return the rows whose nets and amounts of generated images a setting has, and the names of the others."""
+    """Return the rows whose nets and generated images a setting has, and the names of the others."""
     there = {"none", *amounts}
-    rows = [row for row in experiment.rows if list_nets(row.wants) <= set(nets) and list_amounts(row.wants) <= there]
+    rows = [
+        row
+        for row in experiment.rows
+        if list_nets(row.wants) <= set(nets)
+        and list_amounts(row.wants) <= there
+        and (generator or not needs_generator(row.wants))
+    ]
     return rows, [row.name for row in experiment.rows if row not in rows]

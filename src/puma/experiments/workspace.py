@@ -13,10 +13,20 @@ from torch import nn
 
 from puma.errors import PumaError
 from puma.evaluation import evaluate_pool, has_evaluation, write_evaluation
+from puma.experiments.generated import GeneratedStages
 from puma.experiments.images import ImageLibrary, SettingPools
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.results import find_commit
-from puma.experiments.spec import MarginSpec, ModelSpec, OnlineSpec, OutsideModel, PlanSpec, name_model
+from puma.experiments.spec import (
+    REAL_ONLY,
+    GeneratorImages,
+    MarginSpec,
+    ModelSpec,
+    OnlineSpec,
+    OutsideModel,
+    PlanSpec,
+    name_model,
+)
 from puma.files import hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
 from puma.margins.distribution import warn_of_model
@@ -58,7 +68,23 @@ class Workspace:
 
     def find_pools(self, model: ModelSpec) -> SettingPools:
         """Return what a model is trained and tested on."""
+        if isinstance(model.generated, GeneratorImages):
+            return self.make_images(model.generated)
         return self.library.find_pools(model.generated)
+
+    def make_images(self, wanted: GeneratorImages) -> SettingPools:
+        """Return the real images and those of a generator that is trained on them first, one for all seeds."""
+        real = self.library.find_pools("none")
+        images = self.generated_stages
+        note = f"generated images: {wanted.name.replace('-', ' ')}, of a generator that was trained on the real ones."
+        return SettingPools((*real.pools, images.make_pool(wanted)), real.test, (*real.notes, note))
+
+    @property
+    def generated_stages(self) -> GeneratedStages:
+        """The stages of images of our own; the margin model and its margins are made first."""
+        real = self.library.find_pools("none").pools
+        margins = self.measure_margins(MarginSpec(REAL_ONLY), real, seed=0)
+        return GeneratedStages(self.path, self.setting, real[0], margins, self.train_model(REAL_ONLY, 0))
 
     def train_model(self, model: ModelSpec, seed: int) -> Path:
         """Return the run of a model, training it and whatever it builds on first."""

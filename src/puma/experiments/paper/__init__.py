@@ -25,6 +25,4 @@ _MODULES = (
     tab_summary, fig1, fig2, fig3, fig4, fig_pd, fig_pe, tab_double_pruning, fig_data_size, fig_models, tab_gap,
     tab_epsilon, tab_online, tab_margin_difficult, tab_pruning_strategies, tab_margin_model, fig_margin_distribution,
 )  # fmt: skip
-EXPERIMENTS: dict[str, Experiment | PerceptronFigure] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES
-}
+PAPER: dict[str, Experiment | PerceptronFigure] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}

@@ -1,0 +1,139 @@
+"""Images of a generator that an experiment trains itself: any, or of a band of margins reached in one of three ways.
+
+Every way costs the same in network passes, sampling and measuring together; a backward pass counts as two.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from puma.errors import PumaError
+from puma.experiments.presets import ExperimentSetting, GeneratorSetting
+from puma.experiments.spec import GenerationWay, GeneratorImages
+from puma.files import hash_file, hash_json, lock
+from puma.generation.edm import SolverConfig
+from puma.generation.generator_folder import GeneratorFolder, find_recipe, load_generator
+from puma.generation.generator_training import resume_generator, train_generator
+from puma.generation.image_sampling import SampleConfig, sample_pool
+from puma.generation.quality import answer_pool, measure_frechet
+from puma.generation.selection import SelectionConfig, filter_pool
+from puma.margins import Margins, measure_pool, read_margins
+from puma.pools import Pool
+from puma.training import load_model
+
+_MEASURE = 13  # passes of a margin by deepfool: five forward and four backward ones
+_GUIDE = 3  # passes of the guide for each one of the generator: forward and backward
+_FEWEST = 16  # images that a pool must have to be worth training on
+_SAMPLED = {"selected": 1, "conditioned": 2, "guided": 3}  # other seeds for other ways: no image is shared
+
+
+def count_images(images: int, real: int, way: GenerationWay, solver: SolverConfig) -> int:
+    """Return how many images a way may sample for the passes that ``images`` of any margin cost."""
+    budget = images * solver.passes
+    if way == "selected":
+        return budget // (solver.passes + _MEASURE)
+    if way == "conditioned":  # the margins of the real images had to be measured for the generator
+        return max(0, budget - real * _MEASURE) // solver.passes
+    if way == "guided":
+        return budget // (solver.passes * (1 + _GUIDE))
+    return images
+
+
+@dataclass(frozen=True)
+class GeneratedStages:
+    """The stages between real images and a pool of generated ones, each in a folder named after what it depends on.
+
+    Attributes:
+        path: the folder of all stages.
+        setting: of the experiment; it says which generator.
+        real: the pool that the generator is trained on.
+        margins: its margins.
+        margin_model: the run that they were measured with.
+    """
+
+    path: Path
+    setting: ExperimentSetting
+    real: Path
+    margins: Path
+    margin_model: Path
+
+    @property
+    def plan(self) -> GeneratorSetting:
+        """Which generator the setting has; a setting without one raises."""
+        if self.setting.generator is None:
+            raise PumaError(f"preset {self.setting.preset} has no generator; run this experiment with preset small.")
+        return self.setting.generator
+
+    def train(self) -> Path:
+        """Return the generator: it is told margins, but for one in ten, so that it serves every way."""
+        recipe = find_recipe(self.plan.recipe)
+        config = replace(recipe, samples_seen=self.plan.samples_seen, eps=self.setting.eps)
+        parts = [Pool.open(self.real).fingerprint, hash_file(self.margins), repr(config)]
+        out = self.path / "generators" / hash_json(parts)[:10]
+        with lock(out, wait=True):
+            folder = GeneratorFolder(out)
+            if not folder.has_config:
+                train_generator(config, [self.real], out, margins=self.margins)
+            elif not folder.model.is_file():
+                resume_generator(out)
+        return out
+
+    def make_pool(self, wanted: GeneratorImages) -> Path:
+        """Return a pool of such images, sampling and measuring them first."""
+        generator = self.train()
+        solver = SolverConfig()
+        count = count_images(self.plan.images, len(Pool.open(self.real)), wanted.way, solver)
+        if count < _FEWEST:
+            raise PumaError(f"{self.plan.images:,} images of any margin cost less than {_FEWEST} {wanted.way} ones.")
+        config = SampleConfig(seed=_SAMPLED.get(wanted.way, 0), solver=solver)
+        if wanted.way == "conditioned":
+            config = replace(config, band=wanted.band)
+        elif wanted.way == "guided":
+            guide, eps = str(self.margin_model), self.setting.eps
+            config = replace(config, band=wanted.band, guide=guide, eps=eps, norm=self.setting.nets["main"].attack.norm)
+        made_of = [load_generator(generator).fingerprint, count, repr(replace(config, guide=None))]
+        if config.guide is not None:
+            made_of.append(hash_file(self.margins))  # measured with the guide
+        sampled = self.path / "pools" / f"generated-{wanted.way}-{hash_json(made_of)[:10]}"
+        with lock(sampled.with_name(f"{sampled.name}-sampling"), wait=True):  # the pool's own lock does not wait
+            if not sampled.is_dir():
+                sample_pool(generator, count, sampled, config)
+        return sampled if wanted.way != "selected" else self._select(sampled, wanted)
+
+    def measure(self, pool: Path) -> Path:
+        """Return the margins of generated images by the model that the band is of."""
+        opened, norm = Pool.open(pool), self.setting.nets["main"].attack.norm
+        key = hash_json([opened.fingerprint, hash_file(self.margins), self.setting.method, norm])[:10]
+        out = self.path / "margins" / f"generated-{key}.parquet"
+        with lock(out, wait=True):
+            if not out.is_file():
+                model = load_model(self.margin_model)
+                measure_pool(
+                    model, opened, out, method=self.setting.method, norm=norm, model_path=str(self.margin_model)
+                )
+        return out
+
+    def _select(self, sampled: Path, wanted: GeneratorImages) -> Path:
+        out = sampled.with_name(f"{sampled.name}-{wanted.name}")
+        with lock(out, wait=True):
+            if not out.is_dir():
+                rule = SelectionConfig(margins=self.measure(sampled), band=wanted.band, eps=self.setting.eps)
+                filter_pool(sampled, out, rule)
+        return out
+
+    def describe(self, pool: Path, wanted: GeneratorImages, judge: Path, test: Path) -> dict[str, float]:
+        """Return what came out: how many, how many in the band, how many the judge doubts, how far from real ones."""
+        opened, margins = Pool.open(pool), read_margins(self.measure(pool))
+        model = load_model(judge)
+        answers, real = answer_pool(model, opened), answer_pool(model, Pool.open(test))
+        doubted = (answers.logits.argmax(1).numpy() != opened.labels).mean()
+        told = {"images": float(len(opened)), "doubted_share": float(doubted)}
+        told["frechet"] = measure_frechet(answers.features, real.features)
+        if wanted.band is not None:
+            told["in_band_share"] = share_in_band(margins, wanted.band, self.setting.eps)
+        return told
+
+
+def share_in_band(margins: Margins, band: tuple[float, float], eps: float) -> float:
+    """Return the share of samples whose margin was found and lies in a band of multiples of eps."""
+    inside = margins.crossed & (margins.margin >= band[0] * eps) & (margins.margin <= band[1] * eps)
+    return float(inside.double().mean())
