@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import puma as library
 from conftest import MakePool, Run
-from puma.attacks.validation import check_radius
+from puma.attacks.norms import check_radius
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig, evaluate_pool
 from puma.margins import Margins, measure_pool

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from conftest import MakePool, Run
 from puma.cli import main
 from puma.errors import PumaError
+from puma.files import LINKS_KEY, Link, link_to_file, write_links
 from puma.margins import measure_pool, read_margins
 from puma.models import build
 from puma.planning import Plan
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
-from puma.provenance import KEY, Link, link_to_file, write_links
 from puma.trace import TracedItem, format_trace, trace_file
 
 
@@ -194,17 +194,17 @@ def test_a_run_that_was_renamed_is_found_from_its_evaluation(chain: Chain) -> No
 
 def test_old_files_do_not_tell(chain: Chain, tmp_path: Path, puma: Run) -> None:
     margins, plan = read_margins(chain["margins.parquet"]), Plan.open(chain["plan.parquet"])
-    told = {name: value for name, value in margins.made_from.items() if name != KEY}
+    told = {name: value for name, value in margins.made_from.items() if name != LINKS_KEY}
     type(margins)(**{**vars(margins), "made_from": told}).save(tmp_path / "margins.parquet")
     Plan(plan.sample_id, plan.keep, plan.strength, plan.pool_fingerprint).save(tmp_path / "plan.parquet")
     described = json.loads((chain[EVALUATION] / "metrics.json").read_text())
-    (tmp_path / "metrics.json").write_text(json.dumps({key: described[key] for key in described if key != KEY}))
+    (tmp_path / "metrics.json").write_text(json.dumps({key: described[key] for key in described if key != LINKS_KEY}))
     for name in ("margins.parquet", "plan.parquet", "metrics.json"):
         code, said, _ = puma("trace", str(tmp_path / name))
         assert code == 0
         assert said.splitlines()[1].split() == ["made", "from", "(?)", "unknown"]
     config = json.loads((chain["second"] / "config.json").read_text())
-    del config[KEY]
+    del config[LINKS_KEY]
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").write_text(json.dumps(config))
     assert [(part.kind, part.state) for part in trace_file(tmp_path / "run").made_from] == [
@@ -243,7 +243,7 @@ def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: 
 
 def write_linked_pool(folder: Path, *links: Link) -> Path:
     pixels, labels = torch.zeros(4, 2, 2, 1, dtype=torch.uint8).numpy(), torch.tensor([0, 1, 0, 1]).numpy()
-    part = PoolPart([(pixels, labels)], ["a", "b"], 4, 1, description={KEY: write_links(links)})
+    part = PoolPart([(pixels, labels)], ["a", "b"], 4, 1, description={LINKS_KEY: write_links(links)})
     with new_folder(folder, force=True) as made:
         write_pool(made, part)
     return folder

@@ -1,4 +1,6 @@
-"""Files written whole or not at all, read without trust; locks and hashes."""
+"""Files written whole or not at all, read without trust; locks, hashes, and links by hash to what a file
+was made from.
+"""
 
 import errno
 import glob
@@ -7,11 +9,12 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from puma.errors import PumaError
 
@@ -190,3 +193,42 @@ def _take_lock(file: IO[str], *, wait: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+LinkKind = Literal["pool", "model", "margins", "scores", "plan", "run", "metrics", "generator", "weights"]
+LINKS_KEY = "links"
+UNKNOWN_HASH = ""  # the hash of a link that a file of an older version does not tell
+
+
+@dataclass(frozen=True)
+class Link:
+    """One thing that a file was made from.
+
+    ``hash`` is a pool's, a model's or a generator's fingerprint, the SHA-256 of a run's model file, else that of the
+    file itself. ``path`` is where it lay: a hint for
+    those who look for it, never trusted.
+    """
+
+    role: str
+    kind: LinkKind
+    hash: str
+    path: str = ""
+
+
+def link_to_file(role: str, kind: LinkKind, path: str | Path) -> Link:
+    """Return the link to a file as it is now."""
+    return Link(role, kind, hash_file(path), os.fspath(path))
+
+
+def write_links(links: Iterable[Link]) -> list[dict[str, str]]:
+    """Return links as they are written into JSON."""
+    return [asdict(link) for link in links]
+
+
+def read_links(described: Mapping[str, Any]) -> tuple[Link, ...] | None:
+    """Return the links in a footer or JSON file; None where it tells of none, as files of older versions do."""
+    found = described.get(LINKS_KEY)
+    if not isinstance(found, list):
+        return None
+    names = ("role", "kind", "hash", "path")
+    return tuple(Link(*(str(link.get(name, "")) for name in names)) for link in found if isinstance(link, dict))  # type: ignore[arg-type]

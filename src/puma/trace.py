@@ -13,13 +13,12 @@ import torch
 
 from puma.errors import PumaError
 from puma.evaluation.metrics_file import has_evaluation, read_evaluation
-from puma.files import hash_file
+from puma.files import UNKNOWN_HASH, Link, hash_file, read_links
 from puma.generation.generator_folder import GeneratorFolder, load_generator
 from puma.margins.margins_file import FORMAT as MARGINS_FORMAT
 from puma.models import ARCHITECTURES, build, fingerprint_model, load_weights
 from puma.pools import Pool, is_pool, open_pools
 from puma.pools.store import read_pool_links
-from puma.provenance import UNKNOWN, Link, read_links
 from puma.tables import read_head
 from puma.training.run_folder import RunFolder, load_model
 
@@ -73,7 +72,7 @@ def trace_file(path: str | Path) -> TracedItem:
     """Follow a pool, margins, scores, a plan, a run, a generator or an evaluation back to all it was made from."""
     place = Path(path)
     kind, links = read_made_from(place)
-    return TracedItem("", kind, str(place), UNKNOWN, "given", made_from=_LinkWalk().follow(place, kind, links))
+    return TracedItem("", kind, str(place), UNKNOWN_HASH, "given", made_from=_LinkWalk().follow(place, kind, links))
 
 
 def format_trace(item: TracedItem) -> str:
@@ -156,7 +155,7 @@ class _LinkWalk:
         place = place.absolute()
         self.told.add(place.resolve())
         if links is None:  # an imported pool was made from nothing of ours
-            return () if kind == "pool" else (TracedItem("made from", "?", "", UNKNOWN, "unknown"),)
+            return () if kind == "pool" else (TracedItem("made from", "?", "", UNKNOWN_HASH, "unknown"),)
         base = place if place.is_dir() else place.parent
         siblings = _Siblings.find(links, base)
         items = [self._trace_link(link, base, siblings) for link in links]
@@ -165,14 +164,14 @@ class _LinkWalk:
     def _trace_link(self, link: Link, base: Path, siblings: "_Siblings") -> TracedItem:
         item = TracedItem(link.role, link.kind, link.path, link.hash, "unknown")
         if not link.path:
-            return item if link.hash == UNKNOWN else replace(item, state="not checked", reason=_NO_PLACE)
+            return item if link.hash == UNKNOWN_HASH else replace(item, state="not checked", reason=_NO_PLACE)
         is_name = link.kind == "model" and (":" in link.path or link.path in ARCHITECTURES)
         if is_name and not _lies_as_recorded(link, base):
             return self._check_named_model(item, siblings)
         choices = [list(_find_places(link.kind, part, base)) for part in _split_paths(link, base)]
         tried = list(islice(product(*choices), _COMBINATIONS))
         if not tried:
-            return replace(item, state="missing") if link.hash != UNKNOWN else item
+            return replace(item, state="missing") if link.hash != UNKNOWN_HASH else item
         for places in tried:
             try:
                 found = self._hash_places(link.kind, places, siblings)
@@ -183,7 +182,7 @@ class _LinkWalk:
                 moved = not all(map(_is_recorded, places, _split_paths(link, base)))
                 checked = replace(item, path=_join_paths(places), state="moved" if moved else "ok")
                 return self._remember(checked, places)
-        state: State = "unknown" if link.hash == UNKNOWN else "changed"
+        state: State = "unknown" if link.hash == UNKNOWN_HASH else "changed"
         return self._remember(replace(item, path=_join_paths(tried[0]), state=state), tried[0])
 
     def _remember(self, item: TracedItem, places: Sequence[Path]) -> TracedItem:
@@ -195,7 +194,7 @@ class _LinkWalk:
             try:
                 kind, links = read_made_from(place)
             except PumaError as error:
-                parts += (TracedItem("made from", "?", "", UNKNOWN, "unknown", str(error)),)
+                parts += (TracedItem("made from", "?", "", UNKNOWN_HASH, "unknown", str(error)),)
                 continue
             parts += self.follow(place, kind, links)
         item = replace(item, made_from=parts)
@@ -205,7 +204,7 @@ class _LinkWalk:
     def _find_elsewhere(self, item: TracedItem) -> TracedItem:
         """A link without a place may be one that something else in the tree gives a place to."""
         known = self.known.get((item.kind, item.hash))
-        if item.path or item.hash == UNKNOWN or known is None or known.is_broken:
+        if item.path or item.hash == UNKNOWN_HASH or known is None or known.is_broken:
             return item
         return replace(known, role=item.role, made_from=())
 

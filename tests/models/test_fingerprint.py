@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.models import build
-from puma.models.fingerprint import fingerprint_model
+from puma.models.prepare import fingerprint_model
 
 SHAPE = (8, 8, 1)
 

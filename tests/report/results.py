@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from puma.evaluation.metrics_file import wilson_interval
-from puma.files import hash_file
+from puma.files import hash_file, link_to_file
 from puma.margins import Margins
 from puma.margins.margins_file import MarginProvenance
 from puma.planning import Plan, adaptive_strength
 from puma.pools import Pool
-from puma.provenance import link_to_file
 from puma.training import TrainConfig
 from puma.training.config import AttackConfig
 from puma.training.run_folder import RunFolder, RunInputs

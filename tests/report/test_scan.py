@@ -6,7 +6,7 @@ import pytest
 
 from conftest import MakePool, Run
 from puma.errors import PumaError
-from puma.provenance import link_to_file, write_links
+from puma.files import link_to_file, write_links
 from puma.report.rows import compare_rows, read_results
 from puma.report.scan import read_study
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run

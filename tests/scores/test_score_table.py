@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from puma.errors import PumaError
-from puma.provenance import Link
+from puma.files import Link
 from puma.scores.score_table import Scores, open_named_scores, open_scores, save_scores
 
 IDS = np.arange(5)

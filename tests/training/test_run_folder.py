@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from puma import Plan, Pool, PumaError
-from puma.provenance import UNKNOWN
+from puma.files import UNKNOWN_HASH
 from puma.training import TrainConfig, load_model
 from puma.training.run import resume_run, start_run
 from puma.training.run_folder import RunFolder
@@ -33,7 +33,7 @@ def test_a_run_tells_what_it_was_made_from(
     del described["links"]
     (run / "config.json").write_text(json.dumps(described))
     old = RunFolder(run).read()[1].links
-    assert [link.hash for link in old] == [UNKNOWN, UNKNOWN, links[2].hash]
+    assert [link.hash for link in old] == [UNKNOWN_HASH, UNKNOWN_HASH, links[2].hash]
     resume_run(run, show=False)
 
 

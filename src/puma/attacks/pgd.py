@@ -12,8 +12,17 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from puma.attacks.norms import Norm, Region, find_norm, per_sample
-from puma.attacks.validation import check_batch, check_clean_logits, check_labels_fit, check_radius, to_tensors
+from puma.attacks.norms import (
+    Norm,
+    Region,
+    check_batch,
+    check_clean_logits,
+    check_labels_fit,
+    check_radius,
+    find_norm,
+    per_sample,
+    to_tensors,
+)
 from puma.errors import PumaError, unknown_name
 from puma.models.prepare import BatchNormMode, frozen
 

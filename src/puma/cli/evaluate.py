@@ -28,9 +28,9 @@ from puma.evaluation import (
 )
 from puma.evaluation.curve import draw_curve, measure_pool_curve
 from puma.evaluation.under_attack import choose_rows
+from puma.files import link_to_file
 from puma.pools import Pool
 from puma.processes import resolve_device
-from puma.provenance import link_to_file
 from puma.training import load_model
 from puma.training.run_folder import RunFolder
 

@@ -126,7 +126,7 @@ def show_margins(
         picture: where to write the PNG; by default beside the first file.
         histogram: also write the bins and counts as JSON.
     """
-    from puma.attacks.validation import check_radius
+    from puma.attacks.norms import check_radius
     from puma.margins import read_margins
     from puma.margins.distribution import (
         count_histograms,

@@ -9,14 +9,13 @@ import numpy as np
 from tyro.conf import Positional
 
 from puma.errors import PumaError
-from puma.files import replace_atomically
+from puma.files import Link, replace_atomically
 from puma.margins.distribution import warn_of_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.planning.build import find_prune_start
 from puma.planning.show import compare_plans as tell_differences
 from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance, warn_of_threshold
 from puma.pools import Pool, open_pools
-from puma.provenance import Link
 from puma.scores import Scores
 from puma.scores.score_table import open_named_scores, open_scores, save_scores
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puma.attacks.validation import check_radius, to_tensors
+from puma.attacks.norms import check_radius, to_tensors
 from puma.errors import PumaError, unknown_name
 from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking
@@ -26,10 +26,9 @@ from puma.evaluation.under_attack import (
     find_right,
     find_robust,
 )
-from puma.files import hash_json
+from puma.files import LINKS_KEY, Link, hash_json, write_links
 from puma.models import fingerprint_model, frozen
 from puma.pools import Pool, to_unit
-from puma.provenance import KEY, Link, write_links
 
 SQUARE_TOLERATED = 0.002  # of all samples: the threshold of AutoAttack's authors
 
@@ -107,7 +106,7 @@ class Evaluation:
                 "seed": self.config.seed,
                 "settings": asdict(self.config),
                 "key": self.key,
-                KEY: write_links(made_from),
+                LINKS_KEY: write_links(made_from),
                 **more,
             },
         )

@@ -27,14 +27,13 @@ from puma.experiments.spec import (
     PlanSpec,
     name_model,
 )
-from puma.files import hash_file, hash_json, lock, read_json, write_json
+from puma.files import Link, hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool
 from puma.margins.distribution import warn_of_model
 from puma.models import fingerprint_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
-from puma.provenance import Link
 from puma.scores.score_table import open_scores, save_scores
 from puma.training import load_model
 from puma.training.config import OnlineConfig, TrainConfig

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks.validation import check_radius
+from puma.attacks.norms import check_radius
 from puma.errors import Interrupted, PumaError
 from puma.files import hash_file
 from puma.generation.edm import SolverConfig, denoise, draw_sigmas, measure_loss

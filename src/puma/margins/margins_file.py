@@ -16,8 +16,8 @@ from torch import Tensor
 
 from puma.attacks.norms import NORMS
 from puma.errors import PumaError
+from puma.files import LINKS_KEY, Link, read_links, write_links
 from puma.margins.search.engine import Status
-from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.tables import TableHead, read_columns, read_head, write_table
 
 FORMAT = "puma-margins-1"
@@ -129,7 +129,7 @@ class MarginProvenance:
             **dataclasses.asdict(self),
             "pool_fingerprint": self.pool,
             "versions": {"puma": version("puma-pruning"), "torch": torch.__version__},
-            KEY: write_links(links),
+            LINKS_KEY: write_links(links),
         }
 
     def tell_differences(self, described: Mapping[str, Any]) -> list[str]:
@@ -219,7 +219,6 @@ def join_margins(parts: list[Margins], described: Mapping[str, Any]) -> Margins:
 
 __all__ = [
     "FORMAT",
-    "UNKNOWN",
     "MarginProvenance",
     "Margins",
     "is_margins",

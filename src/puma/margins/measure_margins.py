@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from puma.attacks.norms import find_norm
-from puma.attacks.validation import check_batch, check_label_range, check_radius, to_tensors
+from puma.attacks.norms import check_batch, check_label_range, check_radius, find_norm, to_tensors
 from puma.errors import PumaError
-from puma.margins.margins_file import UNKNOWN, MarginProvenance, Margins
+from puma.files import UNKNOWN_HASH
+from puma.margins.margins_file import MarginProvenance, Margins
 from puma.margins.search.engine import Arrival, Rows, SearchMethod, Status, run_search
 from puma.margins.search.line_search import Box
 from puma.margins.search.methods import SearchSetting, find_method
@@ -77,9 +77,9 @@ def measure_margins(
         bounds = (low, high)
     check_batch(images, labels, bounds)
     made_from = MarginProvenance(
-        pool=UNKNOWN,
+        pool=UNKNOWN_HASH,
         pool_size=len(images),
-        model=UNKNOWN,
+        model=UNKNOWN_HASH,
         method=method,
         config=dataclasses.asdict(find_method(method).config),
         norm=find_norm(norm).name,

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puma.attacks.validation import check_radius
+from puma.attacks.norms import check_radius
 from puma.errors import PumaError, unknown_name
+from puma.files import UNKNOWN_HASH, Link
 from puma.margins import Margins
 from puma.planning.plan import Plan, find_lost_classes
 from puma.planning.prune import Mask, PruneRule, keep_samples, split_pool, to_column
@@ -18,7 +19,6 @@ from puma.planning.strength import StrengthName, StrengthRule, assign_strengths
 from puma.pools import Pool, open_pools
 from puma.pools.pool import PoolSource
 from puma.pools.tensors import Array
-from puma.provenance import UNKNOWN, Link
 from puma.scores import Scores
 from puma.scores.score_table import open_named_scores, open_scores
 
@@ -234,9 +234,9 @@ def _link_inputs(pool: Pool, tables: dict[str, Scores]) -> tuple[Link, ...]:
             kind: Literal["margins", "scores"] = "margins" if table.kind == "margin" else "scores"
             file = table.file
             name = "margins" if role == "margin" else role
-            links.append(Link(name, kind, file.hash if file else UNKNOWN, file.path if file else ""))
+            links.append(Link(name, kind, file.hash if file else UNKNOWN_HASH, file.path if file else ""))
             if role == "margin":
-                links.append(Link("margin model", "model", table.made_from.get("model", UNKNOWN)))
+                links.append(Link("margin model", "model", table.made_from.get("model", UNKNOWN_HASH)))
     return tuple(links)
 
 
@@ -306,7 +306,7 @@ def _take_margins(source: Margins | ScoreSource | Array, pool: Pool) -> Scores:
         return source
     if isinstance(source, str | Path):
         return open_scores(source, "margin")
-    if isinstance(source, Margins) and source.made_from.get("pool", UNKNOWN) != UNKNOWN:
+    if isinstance(source, Margins) and source.made_from.get("pool", UNKNOWN_HASH) != UNKNOWN_HASH:
         made_from = {name: str(source.made_from[name]) for name in ("method", "norm", "model")}
         return Scores("margin", source.sample_id.numpy(), source.margin.numpy(), source.made_from["pool"], made_from)
     made_from, values = {}, cast("Array", source)

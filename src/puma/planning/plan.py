@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from puma.errors import PumaError
+from puma.files import LINKS_KEY, Link, read_links, write_links
 from puma.pools import Pool, open_pools
-from puma.provenance import KEY, Link, read_links, write_links
 from puma.scores.score_table import align_rows, check_unique
 from puma.tables import TableHead, read_columns, read_head, write_table
 
@@ -99,7 +99,7 @@ class Plan:
         columns = [pa.array(getattr(self, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
         footer: dict[str, Any] = {"pool_fingerprint": self.pool_fingerprint, "made_from": dict(self.made_from)}
         if self.links is not None:
-            footer[KEY] = write_links(self.links)
+            footer[LINKS_KEY] = write_links(self.links)
         schema = pa.schema(list(_COLUMNS.items()))
         return write_table(path, schema, [pa.Table.from_arrays(columns, schema=schema)], footer)
 

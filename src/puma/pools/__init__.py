@@ -1,8 +1,7 @@
 """What is trained on: memory-mapped images with labels, origin and stable ids."""
 
-from puma.pools.augment import crop_and_flip, shift_and_mirror
 from puma.pools.pool import Batch, Pool, list_pools, open_pools, to_unit
-from puma.pools.sampler import MixedSampler
+from puma.pools.sampler import MixedSampler, crop_and_flip, shift_and_mirror
 from puma.pools.store import Origin, is_pool
 
 __all__ = [

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError, tell_missing
+from puma.files import LINKS_KEY, Link, write_links
 from puma.pools.pool import Pool, Rows
 from puma.pools.store import Origin
 from puma.pools.writer import Chunk, PoolPart, check_pixels
-from puma.provenance import KEY, Link, write_links
 
 Floats = NDArray[np.float64]
 _AFFINE_DRAWS = 6  # rotation, two scales, shear, two shifts
@@ -37,7 +37,7 @@ def distort_pool(pool: Pool, count: int, *, seed: int = 0, chunk: int | None = N
         count,
         Origin.GENERATED,
         allow_empty_class=True,
-        description={KEY: write_links([Link("images", "pool", pool.fingerprint, pool.place)])},
+        description={LINKS_KEY: write_links([Link("images", "pool", pool.fingerprint, pool.place)])},
     )
 
 

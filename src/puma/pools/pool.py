@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.errors import PumaError
+from puma.files import LINKS_KEY, Link, write_links
 from puma.pools.store import Origin, Store, is_pool, open_store
 from puma.pools.tensors import Array, DatasetImages, OriginName, store_dataset, store_tensors
 from puma.pools.writer import Chunk, PoolPart, fingerprint_content, write_parts
-from puma.provenance import KEY, Link, write_links
 
 Rows = NDArray[np.int64]
 _CHUNK_BYTES = 1 << 24  # of images that are read in one go
@@ -179,7 +179,7 @@ class Pool:
         """Say in which folders the images lay; what lay in memory alone was made from nothing of ours."""
         folders = [store for store in self.stores if store.folder is not None]
         links = [Link("images", "pool", store.fingerprint, str(store.folder)) for store in folders]
-        return {KEY: write_links(links)} if links else {}
+        return {LINKS_KEY: write_links(links)} if links else {}
 
     def _read_chunks(self) -> Iterator[Chunk]:
         for batch in self.batches(max(1, _CHUNK_BYTES // int(np.prod(self.image_shape)))):

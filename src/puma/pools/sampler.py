@@ -1,4 +1,4 @@
-"""Which samples make up the batch of a given step: a pure function of the seed and the step.
+"""Which samples make up the batch of a given step: a pure function of the seed and the step; and augmentation.
 
 Nothing is remembered between steps, so a run resumes exactly at any of them and every rank can tell its own share.
 """
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Generator, Tensor
 
 from puma.errors import PumaError
 
@@ -134,3 +136,32 @@ def mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def crop_and_flip(images: Tensor, *, padding: int = 4, flip: bool = True, generator: Generator | None = None) -> Tensor:
+    """Shift each image by up to ``padding`` pixels in each direction, black coming in, and mirror half of them.
+
+    Takes (n, channels, height, width) of any dtype and returns the same; stays in channels_last memory if it was.
+    """
+    count, device = len(images), images.device
+
+    def draw(choices: int) -> Tensor:
+        return torch.randint(choices, (count,), generator=generator, device=device)
+
+    down, right = draw(2 * padding + 1) - padding, draw(2 * padding + 1) - padding
+    return shift_and_mirror(images, down, right, draw(2).bool() if flip else None)
+
+
+def shift_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor | None = None) -> Tensor:
+    """Let each image's window move by its ``down`` and ``right`` pixels, and mirror those that say so: all (n,)."""
+    count, _, height, width = images.shape
+    device = images.device
+    rows = torch.arange(height, device=device) + down[:, None]
+    columns = torch.arange(width, device=device) + right[:, None]
+    if mirrored is not None:
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    sample = torch.arange(count, device=device)[:, None, None]
+    source = images.permute(0, 2, 3, 1)
+    picked = source[sample, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
+    return (picked * inside[..., None].to(images.dtype)).permute(0, 3, 1, 2)

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.files import open_regular, read_json
+from puma.files import Link, open_regular, read_json, read_links
 from puma.pools.pictures import PictureFiles
 from puma.pools.writer import FORMAT, fingerprint_content, make_image_reader, restore_folder
-from puma.provenance import Link, read_links
 
 
 class Origin(IntEnum):

@@ -17,10 +17,9 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation import EVALUATION_FILE, EvaluationMetrics, find_evaluations, read_evaluation
-from puma.files import hash_file
+from puma.files import Link, hash_file, read_links
 from puma.planning import Plan
 from puma.pools import Pool
-from puma.provenance import Link, read_links
 from puma.report.rows import (
     ReportRow,
     ReportStudy,
@@ -307,7 +306,13 @@ def _describe_setting(config: TrainConfig, inputs: RunInputs, plan: Plan | None)
     """Return what runs that differ only in their seed share: each seed has a plan of its own, made alike."""
     told = {} if plan is None else read_made_from(plan)
     made_alike = {name: value for name, value in told.items() if name not in ("pruning.seed", "unscored")}
-    shared = {**asdict(inputs), "plan": made_alike or inputs.plan, "plan_fingerprint": None, "links": None, "image_size": None}
+    shared = {
+        **asdict(inputs),
+        "plan": made_alike or inputs.plan,
+        "plan_fingerprint": None,
+        "links": None,
+        "image_size": None,
+    }
     return {**config_to_dict(replace(config, seed=0)), **shared}
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from puma.errors import PumaError, unknown_name
+from puma.files import LINKS_KEY, Link, link_to_file, read_links, write_links
 from puma.pools import Pool
-from puma.provenance import KEY, Link, link_to_file, read_links, write_links
 from puma.tables import read_columns, read_head, write_table
 
 Ids = NDArray[np.int64]
@@ -86,7 +86,7 @@ def save_scores(scores: Sequence[Scores], path: str | Path) -> Path:
     columns = {"sample_id": pa.array(first.sample_id), **{score.kind: pa.array(score.score) for score in scores}}
     footer: dict[str, Any] = {"pool_fingerprint": first.pool_fingerprint, "made_from": dict(first.made_from)}
     if first.links is not None:
-        footer[KEY] = write_links(first.links)
+        footer[LINKS_KEY] = write_links(first.links)
     table = pa.table(columns)
     return write_table(path, table.schema, [table], footer)
 

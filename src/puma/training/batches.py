@@ -16,15 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.attacks.validation import check_radius
+from puma.attacks.norms import check_radius
 from puma.errors import PumaError
-from puma.files import hash_file
+from puma.files import Link, hash_file, link_to_file
 from puma.models import ARCHITECTURES
 from puma.planning import Plan, find_lost_classes
 from puma.pools import MixedSampler, Origin, Pool, is_pool, list_pools, shift_and_mirror
 from puma.pools.sampler import mix_bits
 from puma.processes import ProcessGroup
-from puma.provenance import Link, link_to_file
 from puma.training.config import AugmentConfig, TrainConfig
 from puma.training.run_folder import RunInputs
 

@@ -12,9 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks.norms import find_norm, per_sample
+from puma.attacks.norms import check_radius, find_norm, per_sample, to_tensors
 from puma.attacks.pgd import run_pgd
-from puma.attacks.validation import check_radius, to_tensors
 from puma.errors import PumaError
 from puma.models.prepare import BatchNormMode
 from puma.training.batches import TrainBatch

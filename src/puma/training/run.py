@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig, evaluate_pool
+from puma.files import Link, link_to_file
 from puma.models import fingerprint_model, frozen, load_weights, name_architecture
 from puma.planning import Plan
 from puma.pools import Pool, list_pools, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
-from puma.provenance import Link, link_to_file
 from puma.training.batches import (
     BatchSource,
     TrainSamples,

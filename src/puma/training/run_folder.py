@@ -11,11 +11,22 @@ import torch
 from torch import nn
 
 from puma.errors import PumaError
-from puma.files import hash_file, lock, open_regular, read_json, write_json, write_text
+from puma.files import (
+    LINKS_KEY,
+    UNKNOWN_HASH,
+    Link,
+    hash_file,
+    lock,
+    open_regular,
+    read_json,
+    read_links,
+    write_json,
+    write_links,
+    write_text,
+)
 from puma.models import ARCHITECTURES, build, call_model_function, load_named_model, load_weights
 from puma.models.source import normalize_model
 from puma.models.weights import read_state_dict
-from puma.provenance import KEY, UNKNOWN, Link, read_links, write_links
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
@@ -93,7 +104,7 @@ class RunFolder:
 
     def link_to(self, role: str) -> Link:
         """Return the link of something that is made from the run: by its model, unknown while it has none."""
-        known = hash_file(self.model) if self.model.is_file() else UNKNOWN
+        known = hash_file(self.model) if self.model.is_file() else UNKNOWN_HASH
         return Link(role, "run", known, str(self.path.resolve()))
 
     def check_free(self) -> None:
@@ -112,7 +123,7 @@ class RunFolder:
     def describe(self, config: TrainConfig, inputs: RunInputs) -> None:
         """Write config.json, whole or not at all."""
         values = {name: value for name, value in asdict(inputs).items() if name != "links"}
-        described = {"format": FORMAT, "inputs": values, KEY: write_links(inputs.links)}
+        described = {"format": FORMAT, "inputs": values, LINKS_KEY: write_links(inputs.links)}
         write_json(self.config, {**described, "config": config_to_dict(config)})
 
     def lock(self) -> AbstractContextManager[int]:
@@ -184,9 +195,9 @@ def _read_inputs(described: Mapping[str, Any]) -> RunInputs:
     inputs = RunInputs(**known)
     links = read_links(described)
     if links is None:  # a run of an older version tells its images as a whole only
-        hashes = [inputs.pool_fingerprint if len(inputs.pools) == 1 else UNKNOWN] * len(inputs.pools)
+        hashes = [inputs.pool_fingerprint if len(inputs.pools) == 1 else UNKNOWN_HASH] * len(inputs.pools)
         links = tuple(Link("pool", "pool", known, path) for known, path in zip(hashes, inputs.pools, strict=True))
-        links += (Link("plan", "plan", inputs.plan_fingerprint or UNKNOWN, inputs.plan),) if inputs.plan else ()
+        links += (Link("plan", "plan", inputs.plan_fingerprint or UNKNOWN_HASH, inputs.plan),) if inputs.plan else ()
     return replace(inputs, links=links)
 
 
