@@ -17,6 +17,7 @@ from puma.scores.difficulty import (
     covers_steps,
     measure_error_length,
     read_outcomes,
+    score_dynamics,
     score_el2n,
 )
 
@@ -85,3 +86,26 @@ def test_el2n_by_hand(make_pool: MakePool) -> None:
     assert measure_error_length(torch.tensor([[100.0, 0]]), torch.tensor([1])).item() == pytest.approx(2**0.5)
     with pytest.raises(PumaError, match="at least one net"):
         score_el2n([], pool)
+
+
+def test_dynamics_of_linear_models_are_exact(make_pool: MakePool) -> None:
+    """The gradient of CE in x is W^T (p - onehot); the spread is that of p over successive models."""
+    pool = make_pool("pool", 12)
+    count, classes = int(np.prod(pool.image_shape)), pool.num_classes
+    generator = torch.Generator().manual_seed(0)
+    layers = [nn.Linear(count, classes) for _ in range(4)]
+    for linear in layers:
+        linear.weight.data = torch.randn(classes, count, generator=generator) / 10
+    models = [nn.Sequential(nn.Flatten(), linear).train() for linear in layers]
+    batch = pool.batch(range(12))
+    flat, onehot = to_unit(batch.images).flatten(1), nn.functional.one_hot(batch.labels, classes)
+    right, lengths = [], []
+    for linear in layers:
+        probability = (flat @ linear.weight.T + linear.bias).softmax(1).detach()
+        lengths.append(torch.linalg.vector_norm((probability - onehot) @ linear.weight, dim=1).detach())
+        right.append(probability[torch.arange(12), batch.labels].double())
+    gradient, uncertainty = score_dynamics(models, pool, window=3, batch_size=5)
+    assert torch.allclose(gradient, torch.stack(lengths).mean(dim=0), rtol=1e-4)
+    exact = (torch.stack(right[:3]).std(dim=0) + torch.stack(right[1:]).std(dim=0)) / 2
+    assert torch.allclose(uncertainty.double(), exact, atol=1e-6)
+    assert all(linear.training and linear.weight.grad is None for linear in layers)

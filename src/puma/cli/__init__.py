@@ -48,6 +48,7 @@ COMMANDS: dict[str, Verb] = {
     "generate show": Verb("generate:show_generator", "what a generator was trained on, how far, and a picture"),
     "evaluate": Verb("evaluate:evaluate_model", "accuracy of a model: clean and under attack"),
     "scores cd": Verb("plan:score_by_outcomes", "how often a training run had each sample wrong, or forgot it"),
+    "scores dynamics": Verb("plan:score_by_dynamics", "input gradients and uncertainty over the models a run has kept"),
     "scores el2n": Verb("plan:score_by_el2n", "the error of a few briefly trained nets on each sample"),
     "plan": Verb("plan:write_plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
     "plan show": Verb("plan:show_plan", "what a plan does, in words and as a picture"),

@@ -195,6 +195,25 @@ def score_by_outcomes(run: Positional[Path], /, *, out: Path, force: bool = Fals
     print(f"scores: {save_scores(scores, out)}")
 
 
+def score_by_dynamics(run: Positional[Path], /, *, out: Path, window: int = 10, force: bool = False) -> None:
+    """Score every sample by the averaged models that a run kept (puma train --snapshot-every SAMPLES).
+
+    Args:
+        run: folder of the run.
+        out: the Parquet file to write; columns input_gradient (its average length: EasyCore keeps the low ones, with
+            --prune-difficult) and uncertainty (dynamic uncertainty keeps the high ones, with --prune-easy).
+        window: so many successive models make one estimate of the uncertainty.
+        force: replace an existing file.
+    """
+    from puma.training.outcomes import score_snapshots
+
+    _check_free(out, force)
+    scores = score_snapshots(run, window=window, show=True)
+    for score in scores:
+        _print_summary(score)
+    print(f"scores: {save_scores(scores, out)}")
+
+
 def score_by_el2n(
     pools: Positional[tuple[Path, ...]],
     /,

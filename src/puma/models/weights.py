@@ -153,7 +153,9 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
             ) from error
         wrapper = next((key for key in _WRAPPERS if isinstance(tensors, dict) and key in tensors), None)
         if wrapper:
-            metadata = {name: _write_numbers(tensors[name]) for name in ("mean", "std") if tensors.get(name) is not None}
+            metadata = {
+                name: _write_numbers(tensors[name]) for name in ("mean", "std") if tensors.get(name) is not None
+            }
             tensors = tensors[wrapper]
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()

@@ -1,4 +1,4 @@
-"""How difficult each sample is: CD and forgetting counts from a run's recorded outcomes, EL2N from a few nets.
+"""How difficult each sample is: by a run's recorded outcomes, by the models it kept, by a few nets of a short training.
 
 A run writes down which samples it got right at every visit, one bit each. The batch of a step is a function of the seed
 and the step, so nothing but the outcomes has to be written: 128 bytes for a batch of 512, whatever the size of the
@@ -6,6 +6,7 @@ pool. A resumed run cuts the file back to where it starts again.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,3 +157,47 @@ def score_el2n(models: Iterable[nn.Module], pool: Pool, *, batch_size: int = 512
     if count == 0:
         raise PumaError("EL2N needs at least one net, got none.")
     return (total / count).float()
+
+
+def measure_dynamics(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each sample (n,), the L2 length of the gradient of CE in the image, and the label's probability."""
+    images = images.detach().requires_grad_()
+    with frozen(model):
+        logits = model(images).float()
+        (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), images)
+    length: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+    return length, logits.detach().softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
+
+
+def score_dynamics(
+    models: Iterable[nn.Module], pool: Pool, *, window: int = 10, batch_size: int = 512, progress: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return two scores of every sample (n,) by the models of one training, in the order of time; images as they are.
+
+    The first is the average length of the input gradient (AIGN of Ramesh et al., 2025: EasyCore keeps the low ones).
+    The second is the dynamic uncertainty of He et al. (2024), who keep the high ones: the standard deviation of the
+    label's probability over ``window`` successive models, averaged over all windows.
+    """
+    if window < 2:
+        raise PumaError(f"window must be at least 2, got {window}.")
+    total, spread = (torch.zeros(len(pool), dtype=torch.float64) for _ in range(2))
+    recent: deque[Tensor] = deque(maxlen=window)
+    count = 0
+    for model in models:
+        count += 1
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        column, done = torch.empty(len(pool)), 0
+        with progress_bar(f"dynamics, model {count}", len(pool), enabled=progress) as advance:
+            for batch in pool.batches(batch_size):
+                length, column[done : done + len(batch)] = measure_dynamics(
+                    model, to_unit(batch.images.to(device)), batch.labels.to(device)
+                )
+                total[done : done + len(batch)] += length.cpu()
+                done += len(batch)
+                advance(len(batch))
+        recent.append(column)
+        if len(recent) == window:
+            spread += torch.stack(tuple(recent)).double().std(dim=0)
+    if count < window:
+        raise PumaError(f"a window of {window} needs as many models of the training, got {count}.")
+    return (total / count).float(), (spread / (count - window + 1)).float()

@@ -23,6 +23,8 @@ KINDS: dict[str, str] = {
     "forgetting_clean": "low",
     "forgetting_adversarial": "low",
     "el2n": "low",
+    "input_gradient": "low",
+    "uncertainty": "low",
 }
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -35,7 +35,7 @@ _AUGMENT_STREAM = 1  # randomness that must not repeat that of the attack's star
 class TrainSamples:
     """The samples to train on with their strengths, those to evaluate on, and what the user should be told.
 
-    ``trained`` says which of the ``whole`` are trained on.
+    ``trained`` says which of the ``whole`` are trained on, ``unplanned`` which are before the plan takes effect.
     """
 
     whole: Pool
@@ -45,10 +45,13 @@ class TrainSamples:
     held_out: Pool
     inputs: RunInputs
     warnings: tuple[str, ...]
+    unplanned: NDArray[np.bool_] | None = None
 
 
 def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: str | Path | None) -> TrainSamples:
     """Open the pools, apply the plan, and set the held-out images apart; everything that does not fit raises."""
+    if config.plan_from and plan is None:
+        raise PumaError(f"plan_from {config.plan_from:g} is about a plan; give one with --plan, or leave it out.")
     parts = list_pools(pools)
     whole = reduce(add, parts)
     pixels = math.prod(whole.image_shape)
@@ -92,6 +95,7 @@ def load_samples(config: TrainConfig, pools: Sequence[Pool | str | Path], plan: 
         held_out=whole.subset(apart),
         inputs=inputs,
         warnings=warnings,
+        unplanned=~apart if config.plan_step else None,
     )
 
 
@@ -156,15 +160,19 @@ class TrainBatch:
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Everything that batches are made from."""
+    """Everything that batches are made from; steps before ``begins`` are those of ``first``."""
 
     pool: Pool
     strength: Tensor
     sampler: MixedSampler
     augment: AugmentConfig
+    first: "BatchSource | None" = None
+    begins: int = 0
 
     def batch(self, step: int) -> TrainBatch:
         """Read and augment the batch of one step; any step, in any order."""
+        if self.first is not None and step < self.begins:
+            return self.first.batch(step)
         positions = self.sampler.positions(step)
         rows = np.arange(self.sampler.batch_size)[self.sampler.rank :: self.sampler.ranks]
         stored = self.pool.batch(positions)
@@ -177,13 +185,24 @@ class BatchSource:
 
 def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: ProcessGroup) -> BatchSource:
     """Build the data path of one process."""
-    pool = samples.train
-    drawn = config.online.candidates(config.batch_size, processes.count)
     share = config.batch_size // processes.count
     if share % config.compute.accumulate:
         raise PumaError(f"compute.accumulate must divide a process's share of the batch, {share}.")
+    planned = BatchSource(
+        samples.train, samples.strength, _make_sampler(config, samples.train, processes), config.augment
+    )
+    if samples.unplanned is None:
+        return planned
+    pool = samples.whole.subset(samples.unplanned)
+    strength = torch.full((len(pool),), config.attack.eps)
+    first = BatchSource(pool, strength, _make_sampler(config, pool, processes), config.augment)
+    return replace(planned, first=first, begins=config.plan_step)
+
+
+def _make_sampler(config: TrainConfig, pool: Pool, processes: ProcessGroup) -> MixedSampler:
+    drawn = config.online.candidates(config.batch_size, processes.count)
     real, generated = pool.positions_of(Origin.REAL), pool.positions_of(Origin.GENERATED)
-    sampler = MixedSampler(
+    return MixedSampler(
         real=real,
         generated=generated,
         batch_size=drawn,
@@ -193,7 +212,18 @@ def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: Pro
         rank=processes.rank,
         ranks=processes.count,
     )
-    return BatchSource(pool, samples.strength, sampler, config.augment)
+
+
+def iterate_visits(config: TrainConfig, samples: TrainSamples, steps: range) -> Iterator[NDArray[np.int64]]:
+    """Yield for each step which samples of the whole pool its batch holds, in the order of the batch."""
+    source = make_batch_source(config, samples, ProcessGroup())
+    planned = np.flatnonzero(samples.trained)
+    first = planned if samples.unplanned is None else np.flatnonzero(samples.unplanned)
+    for step in steps:
+        if source.first is not None and step < source.begins:
+            yield first[source.first.sampler.positions(step)]
+        else:
+            yield planned[source.sampler.positions(step)]
 
 
 def choose_fraction(config: TrainConfig, real: int, generated: int) -> float:
@@ -220,6 +250,11 @@ def describe_batch(sampler: MixedSampler) -> str:
     if sampler.generated_per_batch:
         words.append(f"{sampler.generated_per_batch:,} of {len(sampler.generated):,} generated images")
     return f"a batch of {sampler.batch_size:,} is {' and '.join(words)}"
+
+
+def describe_start(config: TrainConfig) -> str:
+    """Say when the plan takes effect."""
+    return f"the plan takes effect at step {config.plan_step:,} of {config.steps:,}; before it all is trained on at eps"
 
 
 def augment_images(

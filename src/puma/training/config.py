@@ -174,7 +174,10 @@ class TrainConfig:
         held_out: so many real images are not trained on but evaluated on; which ones depends on their sample_id alone.
         evaluate_every: samples between two evaluations on the held-out images; 0 evaluates at the end only.
         select: which averaged model becomes model.safetensors: the ``last`` one, or the ``best`` on held-out images.
+        plan_from: share of the training after which the plan takes effect; before it every sample is kept, at eps.
         checkpoint_every: samples between two checkpoints.
+        snapshot_every: samples between two averaged models that are kept in RUN/snapshots; 0 keeps none. puma scores
+            dynamics reads them.
         checkpoint_minutes: write one as well when so many minutes have passed since the last; 0 never does. Several
             processes with BN leave it out: each has statistics of its own between the regular checkpoints.
         log_every: steps between two lines of metrics.jsonl.
@@ -195,7 +198,9 @@ class TrainConfig:
     held_out: int = 0
     evaluate_every: int = 0
     select: Literal["last", "best"] = "last"
+    plan_from: float = 0.0
     checkpoint_every: int = 500_000
+    snapshot_every: int = 0
     checkpoint_minutes: float = 10.0
     log_every: int = 20
     record_outcomes: bool = True
@@ -213,6 +218,11 @@ class TrainConfig:
         """Number of optimizer steps; the last batch is always full."""
         return -(-self.samples_seen // self.batch_size)
 
+    @property
+    def plan_step(self) -> int:
+        """The first step that follows the plan."""
+        return math.ceil(self.plan_from * self.steps - 1e-9)
+
 
 def check_train_config(config: TrainConfig) -> None:
     """Raise one error that lists everything wrong with a configuration."""
@@ -229,7 +239,11 @@ def check_train_config(config: TrainConfig) -> None:
         "held_out and evaluate_every must not be negative": config.held_out >= 0 and config.evaluate_every >= 0,
         "evaluate_every and select best need held_out images": config.held_out > 0
         or not (config.evaluate_every or config.select == "best"),
-        "checkpoint_minutes must not be negative": config.checkpoint_minutes >= 0,
+        f"plan_from must lie in [0, 1), a share of the training, got {config.plan_from:g}": 0 <= config.plan_from < 1,
+        "checkpoint_minutes and snapshot_every must not be negative": min(
+            config.checkpoint_minutes, config.snapshot_every
+        )
+        >= 0,
         "checkpoint_every and log_every must be positive": config.checkpoint_every > 0 and config.log_every > 0,
         "seed must not be negative": config.seed >= 0,
         "attack.eps, attack.step_size and attack.step_ratio must be positive": min(

@@ -25,7 +25,7 @@ from puma.scores.difficulty import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
 from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint, save_tensors
 from puma.training.config import AttackConfig, TrainConfig
-from puma.training.run_folder import RunFolder
+from puma.training.run_folder import SNAPSHOT, RunFolder
 from puma.training.step import OnlineSummary, StepResult, TrainState, average_buffers, train_step
 
 _HELD_OUT_STEPS = 10  # as strong as the attack that most recipes train with
@@ -67,6 +67,8 @@ def run_steps(
                 _write_metrics(line, folder, state, scalars)
             if len(held_out) and (is_due(done, config.evaluate_every, config) or done == config.steps):
                 progress = _record_held_out(state, held_out, config, folder, replace(progress, step=done), scalars)
+            if is_due(done, config.snapshot_every, config):
+                _keep_snapshot(state, folder, done)
             stop, late = clock.agree(signals)
             if is_due(done, config.checkpoint_every, config) or done == config.steps or stop or late:
                 for record in records.values():
@@ -176,6 +178,16 @@ def _write_checkpoint(
         save_checkpoint(folder.checkpoint, state.model, state.average, state.optimizer, progress)
     state.processes.barrier()
     return progress
+
+
+def _keep_snapshot(state: TrainState, folder: RunFolder, step: int) -> None:
+    """Keep the averaged model as it is now."""
+    average_buffers(state.average, state.processes)
+    if state.processes.writes:
+        folder.snapshots.mkdir(exist_ok=True)
+        save_tensors(
+            state.average.state_dict(), folder.snapshots / SNAPSHOT.format(f"{step:010d}"), {"step": str(step)}
+        )
 
 
 def _save_final_model(state: TrainState, config: TrainConfig, folder: RunFolder) -> None:

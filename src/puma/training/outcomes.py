@@ -1,18 +1,27 @@
-"""Difficulty scores of a finished run, from the outcomes it recorded."""
+"""Scores of a finished run's samples: from the outcomes it recorded, and from the models it kept."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.processes import ProcessGroup, resolve_device
+from puma.pools import open_pools
+from puma.processes import resolve_device
 from puma.progress import progress_bar
 from puma.scores import Scores
-from puma.scores.difficulty import OUTCOMES, count_recorders, count_visits, outcome_file, read_outcomes
-from puma.training.batches import load_samples, make_batch_source
-from puma.training.run_folder import RunFolder
+from puma.scores.difficulty import (
+    OUTCOMES,
+    count_recorders,
+    count_visits,
+    outcome_file,
+    read_outcomes,
+    score_dynamics,
+)
+from puma.training.batches import iterate_visits, load_samples
+from puma.training.run_folder import RunFolder, load_model
 
 _STEPS = 256  # read in one go
 
@@ -33,7 +42,6 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
     if not found:
         raise PumaError(f"{folder.path} has no recorded outcomes; train with --record-outcomes, not online.")
     ranks = count_recorders(folder.path, found[0])
-    source = make_batch_source(config, samples, ProcessGroup(0, 1, resolve_device("cpu")))
     whole = samples.whole
     links = (*(link for link in inputs.links if link.kind == "pool"), folder.link_to("run"))
     scores = []
@@ -41,19 +49,41 @@ def score_difficulty(run: str | Path, *, show: bool = False) -> list[Scores]:
 
         def visits(outcome: str = outcome) -> Visits:
             with progress_bar(f"count {outcome}", config.steps, unit="steps", enabled=show) as advance:
+                rows = iterate_visits(config, samples, range(config.steps))
                 for start in range(0, config.steps, _STEPS):
                     steps = range(start, min(start + _STEPS, config.steps))
                     share = config.batch_size // ranks
                     files = [outcome_file(folder.path, outcome, rank, ranks) for rank in range(ranks)]
                     right = np.stack([read_outcomes(file, share, steps) for file in files], axis=2)
-                    positions = np.stack([source.sampler.positions(step) for step in steps])
+                    positions = np.stack(list(islice(rows, len(steps))))
                     yield positions.ravel(), right.reshape(positions.shape).ravel()
                     advance(len(steps))
 
-        counted = count_visits(len(samples.train), visits())
+        counted = count_visits(len(whole), visits())
         for kind, values in (("cd", counted.difficulty), ("forgetting", counted.forgetting)):
-            column = np.full(len(whole), np.nan, dtype=np.float32)
-            column[samples.trained] = values
             name, made_from = f"{kind}_{outcome}", {"run": folder.path.name}
-            scores.append(Scores(name, whole.sample_id, column, whole.fingerprint, made_from, links))
+            scores.append(Scores(name, whole.sample_id, values, whole.fingerprint, made_from, links))
     return scores
+
+
+def score_snapshots(run: str | Path, *, window: int = 10, show: bool = False) -> list[Scores]:
+    """Return the input gradients and the uncertainty of the run's whole pool, over the averaged models it kept."""
+    folder = RunFolder(Path(run))
+    config, inputs = folder.read()
+    kept = folder.list_snapshots()
+    if not kept:
+        raise PumaError(f"{folder.path} has kept no models; train with --snapshot-every SAMPLES.")
+    if not inputs.pools:
+        raise PumaError(f"{folder.path} was trained on images in memory; call score_dynamics with its models.")
+    whole = open_pools([Path(pool) for pool in inputs.pools])
+    if whole.fingerprint != inputs.pool_fingerprint:
+        raise PumaError(f"the pool has changed since {folder.path} was begun; its models cannot be compared on it.")
+    device = resolve_device(config.compute.device)
+    models = (load_model(folder.path, weights=path).to(device) for path in kept)
+    gradient, uncertainty = score_dynamics(models, whole, window=window, progress=show)
+    links = (*(link for link in inputs.links if link.kind == "pool"), folder.link_to("run"))
+    about = {"run": folder.path.name, "models": str(len(kept)), "window": str(window)}
+    return [
+        Scores(kind, whole.sample_id, values.numpy(), whole.fingerprint, about, links)
+        for kind, values in (("input_gradient", gradient), ("uncertainty", uncertainty))
+    ]

@@ -24,6 +24,7 @@ from puma.training.batches import (
     TrainSamples,
     check_drawn,
     describe_batch,
+    describe_start,
     load_samples,
     make_batch_source,
 )
@@ -334,6 +335,8 @@ def _train_locked(
     progress = _restore_state(state, folder)
     if processes.writes:
         tell_user(describe_batch(source.sampler))
+        if source.first is not None:
+            tell_user(describe_start(config))
         for sentence in samples.warnings if progress.step == 0 else ():
             tell_user(f"warning: {sentence}")
         if progress.step:

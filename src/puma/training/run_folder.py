@@ -30,6 +30,7 @@ from puma.models.weights import read_state_dict
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
+SNAPSHOT = "step-{}.safetensors"
 IN_MEMORY = "<{}>"  # how config.json names a net that was given as a module, by its architecture or class
 
 
@@ -84,6 +85,15 @@ class RunFolder:
     def best(self) -> Path:
         """The averaged model that was best on held-out images so far."""
         return self.path / "best.safetensors"
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder of averaged models that were kept during training."""
+        return self.path / "snapshots"
+
+    def list_snapshots(self) -> list[Path]:
+        """Return the averaged models that were kept, in the order of time."""
+        return sorted(self.snapshots.glob(f"{SNAPSHOT.format('*')}"))
 
     @property
     def plan(self) -> Path:
