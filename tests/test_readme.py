@@ -4,16 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from puma.cli import main
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs_and_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert example.count("\n") <= 18
+    assert example.count("\n") <= 10
+    assert example.count("import") == 1
     monkeypatch.chdir(tmp_path)
-    Path("example.py").write_text(example)
+    main(["data", "import", "digits", "--out", "digits"])
+    Path("example.py").write_text(example.replace('recipe="small-digits"', 'recipe="small-digits", samples_seen=1024'))
+    capsys.readouterr()
     runpy.run_path("example.py")
-    assert "205 of 256 kept" in capsys.readouterr().out
+    margins, plan, *accuracy = capsys.readouterr().out.splitlines()
+    assert margins.startswith("Margins(1,433 samples, deepfool, linf: ")
+    assert plan.startswith("Plan(1,433 samples, 1,147 kept")
+    assert all(line.startswith("{'clean': 0.") for line in accuracy)
 
 
 def test_the_map_names_what_exists() -> None:

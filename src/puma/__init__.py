@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from puma.planning import make_plan as make_plan
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
+    from puma.report.page import write_report as write_report
     from puma.scores import Scores as Scores
     from puma.training import Run as Run
     from puma.training import load_model as load_model
@@ -47,6 +48,7 @@ _PLACES = {
     "read_margins": "puma.margins",
     "trades_loss": "puma.training",
     "train": "puma.training",
+    "write_report": "puma.report.page",
 }
 __all__ = sorted(_PLACES)
 

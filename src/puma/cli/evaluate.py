@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,13 +16,10 @@ from puma.evaluation import (
     Count,
     Evaluation,
     EvaluationConfig,
-    EvaluationMetrics,
     check_config,
     choose_evaluation_folder,
     evaluate_pool,
-    has_evaluation,
     identify_evaluation,
-    read_evaluation,
     write_evaluation,
 )
 from puma.evaluation.curve import draw_curve, measure_pool_curve
@@ -117,24 +113,11 @@ def evaluate_model(
     more: dict[str, Any] = {"model": model, "weights": str(weights) if weights else None, "pool": str(pool)}
     if curve_samples:
         more["curve"] = _draw_curve(network, images, radius, config, curve_samples, place, folder)
-    written = write_evaluation(folder, _keep_earlier(folder, result.to_metrics(links=links, **more)))
+    written = write_evaluation(folder, result.to_metrics(links=links, **more))
     print(format_counts(result))
     for sentence in result.warnings:
         print(f"puma: warning: {sentence}.", file=sys.stderr)
     print(f"numbers: {written}")
-
-
-def _keep_earlier(folder: Path, metrics: EvaluationMetrics) -> EvaluationMetrics:
-    """Add what the same evaluation has found under attacks that were not asked for this time."""
-    if not has_evaluation(folder):
-        return metrics
-    earlier = read_evaluation(folder)
-    return replace(
-        metrics,
-        counts={**earlier.counts, **metrics.counts},
-        classes={**earlier.classes, **metrics.classes},
-        more={**earlier.more, **metrics.more},
-    )
 
 
 def _read_attack(folder: Path) -> tuple[float | None, Literal["linf", "l2"] | None]:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,20 @@ class EvaluationMetrics:
 
 
 def write_evaluation(folder: Path, metrics: EvaluationMetrics) -> Path:
-    """Write metrics.json into a folder, whole or not at all."""
+    """Write metrics.json into a folder, whole or not at all.
+
+    What the same evaluation has found there under attacks that were not asked for this time is kept.
+    """
+    key = metrics.more.get("key")
+    if key and has_evaluation(folder):
+        earlier = read_evaluation(folder)
+        if earlier.more.get("key") == key:
+            metrics = replace(
+                metrics,
+                counts={**earlier.counts, **metrics.counts},
+                classes={**earlier.classes, **metrics.classes},
+                more={**earlier.more, **metrics.more},
+            )
     return write_json(folder / EVALUATION_FILE, metrics.to_json())
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.evaluation import EvaluationConfig, evaluate_pool
+from puma.evaluation import EvaluationConfig, choose_evaluation_folder, evaluate_pool, write_evaluation
 from puma.files import Link, link_to_file
 from puma.models import fingerprint_model, frozen, load_weights, name_architecture
 from puma.planning import Plan
@@ -83,9 +83,14 @@ class Run:
         attacks: Sequence[str] = ("clean", "cw"),
         max_samples: int = 0,
         seed: int = 0,
+        name: str | None = None,
         show: bool = False,
     ) -> dict[str, float]:
-        """Return the share of a pool that the model gets right, by attack; at the run's own eps by default."""
+        """Return the share of a pool that the model gets right, by attack; at the run's own eps by default.
+
+        With a ``name``, such as ``test``, the counts are kept in the folder evaluation-NAME of the run, where the
+        report finds them.
+        """
         (images,) = list_pools([pool])
         config = self.config
         asked = EvaluationConfig(
@@ -93,6 +98,10 @@ class Run:
         )
         device = resolve_device(config.compute.device)
         found = evaluate_pool(self.model, images, eps or config.attack.eps, asked, device=device, show=show)
+        if name is not None:
+            folder = choose_evaluation_folder(self.path / f"evaluation-{name}", found.key)
+            links = [link_to_file("weights", "weights", RunFolder(self.path).model)]
+            write_evaluation(folder, found.to_metrics(links=links, model=str(self.path), pool=images.place))
         return {name: count.accuracy for name, count in found.counts().items()}
 
     def __repr__(self) -> str:
