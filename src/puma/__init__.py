@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from puma.planning import make_plan as make_plan
     from puma.planning import prune as prune
     from puma.pools import Pool as Pool
-    from puma.report.page import write_report as write_report
+    from puma.report import write_report as write_report
     from puma.scores import Scores as Scores
     from puma.training import Run as Run
     from puma.training import load_model as load_model

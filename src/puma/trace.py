@@ -12,15 +12,15 @@ from typing import Literal
 import torch
 
 from puma.errors import PumaError
-from puma.evaluation.metrics_file import has_evaluation, read_evaluation
+from puma.evaluation import has_evaluation, read_evaluation
 from puma.files import UNKNOWN_HASH, Link, hash_file, read_links
-from puma.generation.generator_folder import GeneratorFolder, load_generator
-from puma.margins.margins_file import FORMAT as MARGINS_FORMAT
+from puma.generation import GeneratorFolder, load_generator
+from puma.margins import is_margins
 from puma.models import ARCHITECTURES, build, fingerprint_model, load_weights
-from puma.pools import Pool, is_pool, open_pools
-from puma.pools.store import read_pool_links
+from puma.planning import is_plan
+from puma.pools import Pool, is_pool, open_pools, read_pool_links
 from puma.tables import read_head
-from puma.training.run_folder import RunFolder, load_model
+from puma.training import RunFolder, load_model
 
 State = Literal["given", "ok", "moved", "changed", "missing", "unknown", "not checked"]
 Links = tuple[Link, ...] | None
@@ -29,7 +29,6 @@ _DIGITS = 12  # of a hash: enough to tell files apart by eye
 _LEVELS = 3  # folders upwards from a file in which what it names is looked for
 _TAIL = 3  # parts of a recorded path that are looked for there
 _COMBINATIONS = 64  # places of several pools that are tried together
-_PLAN_COLUMNS = {"sample_id", "keep", "strength"}
 _USERS_CODE = "it is code of the user's"
 _NO_PLACE = "it is not told where it lay"
 
@@ -122,10 +121,12 @@ def read_made_from(path: Path) -> tuple[str, Links]:
     if path.suffix == ".json":
         return "evaluation", read_links(read_evaluation(path).more)
     head = read_head(path, "margins, scores or a plan")
-    if head.footer.get("format") == MARGINS_FORMAT:
+    if is_margins(head):
         return "margins", read_links(head.footer)
+    if is_plan(head):
+        return "plan", read_links(head.footer)
     if "pool_fingerprint" in head.footer:
-        return "plan" if set(head.columns) >= _PLAN_COLUMNS else "scores", read_links(head.footer)
+        return "scores", read_links(head.footer)
     raise PumaError(f"{path} is a table of another kind: expected margins, scores or a plan of puma.")
 
 

@@ -1,6 +1,31 @@
 """Gradient attacks with a signed strength per sample."""
 
-from puma.attacks.norms import NORMS
-from puma.attacks.pgd import LOSSES, bim, fgsm, pgd
+from puma.attacks.norms import (
+    NORMS,
+    Norm,
+    check_batch,
+    check_label_range,
+    check_labels_fit,
+    check_radius,
+    find_norm,
+    per_sample,
+    to_tensors,
+)
+from puma.attacks.pgd import LOSSES, bim, fgsm, pgd, run_pgd
 
-__all__ = ["LOSSES", "NORMS", "bim", "fgsm", "pgd"]
+__all__ = [
+    "LOSSES",
+    "NORMS",
+    "Norm",
+    "bim",
+    "check_batch",
+    "check_label_range",
+    "check_labels_fit",
+    "check_radius",
+    "fgsm",
+    "find_norm",
+    "per_sample",
+    "pgd",
+    "run_pgd",
+    "to_tensors",
+]

@@ -24,7 +24,7 @@ from puma.attacks.norms import (
     to_tensors,
 )
 from puma.errors import PumaError, unknown_name
-from puma.models.prepare import BatchNormMode, frozen
+from puma.models import BatchNormMode, frozen
 
 AttackLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _STEPS_PER_RADIUS = 4  # the usual step: 2/255 at a radius of 8/255

@@ -8,23 +8,33 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import check_output
 from puma.errors import PumaError
-from puma.pools import Origin, Pool, is_pool
-from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSES, read_cifar, read_mnist
-from puma.pools.pictures import list_pictures, write_picture_folder
-from puma.pools.pool import open_inner_pools
-from puma.pools.summary import describe_pool, draw_grid
-from puma.pools.superclasses import (
-    RATIO,
+from puma.pools import (
+    CIFAR10,
+    CIFAR100,
+    FASHION_CLASSES,
+    MNIST_CLASSES,
+    POPULARITY_RATIO,
+    Origin,
+    Pool,
+    PoolPart,
     choose_superclasses,
     count_images,
+    describe_pool,
     describe_superclasses,
+    draw_grid,
     draw_superclasses,
     extend_tree,
+    is_pool,
+    list_pictures,
+    open_inner_pools,
+    read_cifar,
+    read_mnist,
     read_published_tree,
     read_tree,
     write_class_map,
+    write_parts,
+    write_picture_folder,
 )
-from puma.pools.writer import PoolPart, write_parts
 
 Out = Annotated[Path, arg(metavar="DIR", help="folder to write; it must not exist yet")]
 Force = Annotated[bool, arg(help="replace an existing pool")]
@@ -46,7 +56,7 @@ def _tell_pools(out: Path) -> None:
 
 def import_digits(*, out: Out, force: Force = False) -> None:
     """Import scikit-learn's handwritten digits: 1797 grey images of 8 px; writes DIR/train and DIR/test."""
-    from puma.pools.datasets import read_digits
+    from puma.pools import read_digits
 
     _write_pools(read_digits(), out, force)
 
@@ -111,7 +121,7 @@ def import_npz(
         image_key: name of the images' array in the file.
         label_key: name of the labels' array in the file.
     """
-    from puma.pools.npz import read_npz
+    from puma.pools import read_npz
 
     if like is not None and class_names:
         raise PumaError("--like and --class-names both name the classes; give one of them.")
@@ -175,7 +185,7 @@ def distort_images(source: Positional[Path], /, *, out: Out, count: int, seed: i
         count: how many to make; every image of the pool is used equally often, up to one.
         seed: another seed makes other images.
     """
-    from puma.pools.distort import distort_pool
+    from puma.pools import distort_pool
 
     if source.resolve().is_relative_to(out.resolve()):
         raise PumaError(f"--out {out} would replace the pool {source} itself; choose another --out.")
@@ -187,7 +197,7 @@ def list_superclasses(
     classes: int = 100,
     source: Path | None = None,
     tree: Path | None = None,
-    ratio: float = RATIO,
+    ratio: float = POPULARITY_RATIO,
     out: Path | None = None,
     picture: Path | None = None,
 ) -> None:

@@ -12,14 +12,18 @@ from tyro.conf import arg
 
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationConfig, read_evaluation
-from puma.experiments.paper import tab_summary
-from puma.experiments.presets import ExperimentSetting, GeneratedImages
-from puma.experiments.run import record_folder, run_experiment
-from puma.experiments.workspace import Workspace
+from puma.experiments import ExperimentSetting, GeneratedImages, Workspace, record_folder, run_experiment, tab_summary
 from puma.planning import Plan
-from puma.report.experiment_record import RECORD_FILE, read_record
-from puma.report.page import check_out, write_report
-from puma.report.statistics import AccuracyDifference, estimate_accuracy, subtract_estimates, subtract_paired
+from puma.report import (
+    RECORD_FILE,
+    AccuracyDifference,
+    check_out,
+    estimate_accuracy,
+    read_record,
+    subtract_estimates,
+    subtract_paired,
+    write_report,
+)
 from puma.training import find_recipe
 
 EXTRA = 6000
@@ -59,8 +63,10 @@ def run_demo(
         f"Two models for each of {seeds} seeds: TRADES, which also measures the margins, and PUMA, trained by the plan "
         f"that follows from them; each on {samples_seen:,} samples."
     )
-    run_experiment(EXPERIMENT, workspace, seeds, out, command=command)
-    folder = record_folder(EXPERIMENT, workspace)
+    experiment = find_experiment("tab-summary")
+    assert isinstance(experiment, Experiment)
+    run_experiment(experiment, workspace, seeds, out, command=command)
+    folder = record_folder(experiment, workspace)
     report = write_report([folder], out / "report.html", title="PUMA on handwritten digits")
     words = tell_outcome(workspace, folder)
     (out / "demo.txt").write_text(words + "\n", encoding="utf-8")

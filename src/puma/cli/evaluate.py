@@ -18,17 +18,17 @@ from puma.evaluation import (
     EvaluationConfig,
     check_config,
     choose_evaluation_folder,
+    choose_rows,
+    draw_curve,
     evaluate_pool,
     identify_evaluation,
+    measure_pool_curve,
     write_evaluation,
 )
-from puma.evaluation.curve import draw_curve, measure_pool_curve
-from puma.evaluation.under_attack import choose_rows
 from puma.files import link_to_file
 from puma.pools import Pool
 from puma.processes import resolve_device
-from puma.training import load_model
-from puma.training.run_folder import RunFolder
+from puma.training import RunFolder, load_model
 
 
 def evaluate_model(

@@ -11,9 +11,7 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import find_value
 from puma.errors import PumaError
-from puma.generation.generator_folder import GeneratorConfig, GeneratorFolder, find_recipe
-from puma.generation.image_sampling import SampleConfig
-from puma.generation.selection import SelectionConfig
+from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_recipe
 
 DEFAULT_RECIPE = "fashion-14px"
 
@@ -48,7 +46,7 @@ def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
             resume: folder of a generator to take up where its last checkpoint left it; nothing else has to be given.
             dry_run: print the settings and what training and sampling would cost; train nothing.
         """
-        from puma.generation.generator_training import resume_generator, train_generator
+        from puma.generation import resume_generator, train_generator
 
         del recipe  # it has chosen the defaults of the settings
         if resume is not None:
@@ -68,7 +66,7 @@ def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
 
 
 def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Path | None) -> None:
-    from puma.generation.generator_training import estimate_cost, read_images
+    from puma.generation import estimate_cost, read_images
 
     cost = estimate_cost(settings, read_images(settings, pools, margins))
     samples = settings.steps * settings.batch_size
@@ -106,7 +104,7 @@ def sample_images(
         device: such as cpu or cuda; under torchrun each process takes its own GPU and its share of the images.
         force: replace an existing pool.
     """
-    from puma.generation.image_sampling import sample_pool
+    from puma.generation import sample_pool
 
     sample_pool(generator, count, out, settings, device=device, npz=npz, force=force)
     if os.environ.get("RANK", "0") == "0":
@@ -132,7 +130,7 @@ def show_generator(generator: Positional[Path], /) -> None:
         last = json.loads(lines[-1])
         print(f"samples seen: {last['samples']:,} of {config.samples_seen:,}, loss {last['loss']:.4f}")
     if folder.model.is_file():
-        from puma.generation.generator_folder import load_generator
+        from puma.generation import load_generator
 
         print(f"fingerprint: {load_generator(generator).fingerprint[:16]}")
     else:
@@ -157,7 +155,7 @@ def filter_images(
         out: folder of the new pool.
         force: replace an existing pool.
     """
-    from puma.generation.selection import filter_pool
+    from puma.generation import filter_pool
 
     for line in filter_pool(source, out, settings, force=force):
         print(line)

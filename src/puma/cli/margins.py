@@ -126,13 +126,13 @@ def show_margins(
         picture: where to write the PNG; by default beside the first file.
         histogram: also write the bins and counts as JSON.
     """
-    from puma.attacks.norms import check_radius
-    from puma.margins import read_margins
-    from puma.margins.distribution import (
+    from puma.attacks import check_radius
+    from puma.margins import (
         count_histograms,
         describe_margins,
         draw_in_terminal,
         draw_picture,
+        read_margins,
         save_histograms,
         summarise_margins,
     )
@@ -167,8 +167,7 @@ def _short_name(path: Path, files: tuple[Path, ...]) -> str:
 
 
 def _tell_margins(out: Path, classes: int) -> None:
-    from puma.margins import read_margins
-    from puma.margins.distribution import describe_margins, summarise_margins, warn_of_model
+    from puma.margins import describe_margins, read_margins, summarise_margins, warn_of_model
 
     table = read_margins(out)
     eps = 8 / 255 if table.made_from["norm"] == "linf" else 0.5

@@ -7,11 +7,22 @@ from typing import Annotated
 import tyro
 
 from puma.errors import PumaError, tell_missing
-from puma.perceptron import FigureName, PerceptronStudy, StudentName, TeacherKind, run_study
-from puma.perceptron.claims import StudyClaim
-from puma.perceptron.problem import Probe
-from puma.perceptron.students import DescentLoss, GradientDescent
-from puma.perceptron.study_design import ALPHAS, FIGURES, KEEPS, needed_curves, needed_points
+from puma.perceptron import (
+    ALPHAS,
+    FIGURES,
+    KEEPS,
+    DescentLoss,
+    FigureName,
+    GradientDescent,
+    PerceptronStudy,
+    Probe,
+    StudentName,
+    StudyClaim,
+    TeacherKind,
+    needed_curves,
+    needed_points,
+    run_study,
+)
 
 
 def study_perceptron(

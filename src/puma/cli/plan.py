@@ -10,14 +10,21 @@ from tyro.conf import Positional
 
 from puma.errors import PumaError
 from puma.files import Link, replace_atomically
-from puma.margins.distribution import warn_of_model
-from puma.planning import Plan, PruneRule, StrengthRule, build_plan
-from puma.planning.build import find_prune_start
-from puma.planning.show import compare_plans as tell_differences
-from puma.planning.show import describe_plan, draw_plan, warn_of_imbalance, warn_of_threshold
+from puma.margins import warn_of_model
+from puma.planning import (
+    Plan,
+    PruneRule,
+    StrengthRule,
+    build_plan,
+    describe_plan,
+    draw_plan,
+    find_prune_start,
+    warn_of_imbalance,
+    warn_of_threshold,
+)
+from puma.planning import compare_plans as tell_differences
 from puma.pools import Pool, open_pools
-from puma.scores import Scores
-from puma.scores.score_table import open_named_scores, open_scores, save_scores
+from puma.scores import Scores, open_named_scores, open_scores, save_scores
 
 
 def write_plan(
@@ -186,7 +193,7 @@ def score_by_outcomes(run: Positional[Path], /, *, out: Path, force: bool = Fals
         out: the Parquet file to write; columns cd_clean, cd_adversarial, forgetting_clean, forgetting_adversarial.
         force: replace an existing file.
     """
-    from puma.training.outcomes import score_difficulty
+    from puma.training import score_difficulty
 
     _check_free(out, force)
     scores = score_difficulty(run, show=True)
@@ -205,7 +212,7 @@ def score_by_dynamics(run: Positional[Path], /, *, out: Path, window: int = 10, 
         window: so many successive models make one estimate of the uncertainty.
         force: replace an existing file.
     """
-    from puma.training.outcomes import score_snapshots
+    from puma.training import score_snapshots
 
     _check_free(out, force)
     scores = score_snapshots(run, window=window, show=True)
@@ -238,10 +245,8 @@ def score_by_el2n(
         seed: of the first net; the others count up from it.
         force: replace an existing file.
     """
-    from puma.scores.difficulty import score_el2n
-    from puma.training import find_recipe, load_model
-    from puma.training.run import ensure_run
-    from puma.training.run_folder import RunFolder
+    from puma.scores import score_el2n
+    from puma.training import RunFolder, ensure_run, find_recipe, load_model
 
     _check_free(out, force)
     if nets < 1:

@@ -7,9 +7,7 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import check_output
 from puma.errors import PumaError
-from puma.report.page import MAX_SAMPLES, write_report
-from puma.report.svg import printable_text
-from puma.report.training_curves import draw_curves
+from puma.report import MAX_SAMPLES, draw_curves, printable_text, write_report
 
 
 def write_page(

@@ -9,20 +9,26 @@ from tyro.conf import Positional, arg
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import AttackName
-from puma.experiments import Experiment, PerceptronFigure, find_experiment
-from puma.experiments.presets import OwnImages, SettingChanges, change_setting, find_setting
-from puma.experiments.results import format_results
-from puma.experiments.run import (
+from puma.experiments import (
+    Experiment,
+    OutsideModel,
+    OwnImages,
+    PerceptronFigure,
+    SettingChanges,
+    Workspace,
     build_study,
+    change_setting,
     describe_perceptron_cost,
+    find_experiment,
+    find_setting,
+    format_results,
     picture_path,
     record_folder,
     result_origin,
     run_experiment,
     run_perceptron_figure,
+    use_margin_model,
 )
-from puma.experiments.spec import OutsideModel, use_margin_model
-from puma.experiments.workspace import Workspace
 
 
 def run_experiments(
@@ -124,7 +130,7 @@ def run_experiments(
         if setting.weights and outside is None:
             experiment = use_margin_model(experiment, workspace.library.robust_model)
         if dry_run:
-            from puma.experiments.cost import describe_experiment
+            from puma.experiments import describe_experiment
 
             print(describe_experiment(experiment, workspace, seeds or 1, out, rows))
             continue
@@ -187,10 +193,9 @@ def list_choices() -> None:
 
     from puma.attacks import LOSSES, NORMS
     from puma.cli import COMMANDS
-    from puma.experiments import EXPERIMENTS
-    from puma.experiments.cost import summarise_cost
+    from puma.experiments import EXPERIMENTS, summarise_cost
     from puma.models import ARCHITECTURES, build, count_parameters
-    from puma.training.recipes import RECIPES
+    from puma.training import RECIPES
 
     print("data (puma data import NAME)")
     for verb, known in COMMANDS.items():

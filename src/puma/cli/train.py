@@ -11,9 +11,7 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import find_value
 from puma.errors import PumaError
-from puma.training.config import TrainConfig, check_train_config, config_to_dict
-from puma.training.recipes import find_recipe
-from puma.training.run_folder import RunFolder
+from puma.training import RunFolder, TrainConfig, check_train_config, config_to_dict, find_recipe
 
 if TYPE_CHECKING:
     from puma.planning import Plan
@@ -58,7 +56,7 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
         elif out is None:
             raise PumaError("say where the run goes with --out DIR.")
         else:
-            from puma.training.run import start_run
+            from puma.training import start_run
 
             _tell_finished(start_run(settings, pools, out, plan=plan))
 
@@ -67,7 +65,7 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
 
 def _take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path | None, plan: Path | None) -> None:
     """Resume a run; pools, plan or folder other than its own raise."""
-    from puma.training.run import resume_run
+    from puma.training import resume_run
 
     inputs = RunFolder(run).read()[1]
     asked = {"pools": [str(path.resolve()) for path in pools], "plan": str(plan.resolve()) if plan else None}
@@ -81,8 +79,7 @@ def _take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Pat
 
 def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None) -> None:
     """Print the resolved settings and an estimate of the cost."""
-    from puma.training.batches import load_samples
-    from puma.training.estimate import estimate_cost, format_cost
+    from puma.training import estimate_cost, format_cost, load_samples
 
     check_train_config(settings)
     inputs = load_samples(settings, pools, plan).inputs if pools else None
@@ -99,14 +96,11 @@ def _tell_finished(run: Path) -> None:
 
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
-    from puma.margins.distribution import warn_of_model
-    from puma.margins.search import find_method
-    from puma.planning import PruneRule, StrengthRule, build_plan
-    from puma.planning.build import check_rules
-    from puma.planning.show import describe_plan
+    from puma.margins import find_method, warn_of_model
+    from puma.planning import PruneRule, StrengthRule, build_plan, check_rules, describe_plan
     from puma.pools import open_pools
-    from puma.scores.score_table import open_scores
-    from puma.training.run import ensure_run
+    from puma.scores import open_scores
+    from puma.training import ensure_run
 
     begun = find_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
 

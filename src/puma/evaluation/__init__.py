@@ -8,6 +8,7 @@ from puma.evaluation.accuracy import (
     evaluate_pool,
     identify_evaluation,
 )
+from puma.evaluation.curve import draw_curve, measure_pool_curve
 from puma.evaluation.metrics_file import (
     EVALUATION_FILE,
     Count,
@@ -18,7 +19,7 @@ from puma.evaluation.metrics_file import (
     read_evaluation,
     write_evaluation,
 )
-from puma.evaluation.under_attack import ATTACKS, AttackName, title_attack
+from puma.evaluation.under_attack import ATTACKS, AttackName, choose_rows, title_attack
 
 __all__ = [
     "ATTACKS",
@@ -30,11 +31,14 @@ __all__ = [
     "EvaluationMetrics",
     "check_config",
     "choose_evaluation_folder",
+    "choose_rows",
+    "draw_curve",
     "evaluate",
     "evaluate_pool",
     "find_evaluations",
     "has_evaluation",
     "identify_evaluation",
+    "measure_pool_curve",
     "read_evaluation",
     "title_attack",
     "write_evaluation",

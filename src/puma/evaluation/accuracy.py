@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puma.attacks.norms import check_radius, to_tensors
+from puma.attacks import check_radius, to_tensors
 from puma.errors import PumaError, unknown_name
 from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking

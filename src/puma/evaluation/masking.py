@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from puma.attacks import fgsm
-from puma.attacks.norms import find_norm
+from puma.attacks import fgsm, find_norm
 from puma.evaluation.autoattack import NORM_NAMES, load_autoattack, run_one_attack
 from puma.evaluation.under_attack import EvaluatedSamples, GradientAttack, ResumeFile, find_robust, judge_batch
 

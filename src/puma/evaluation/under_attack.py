@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from puma.attacks.norms import check_batch, check_labels_fit
-from puma.attacks.pgd import run_pgd
+from puma.attacks import check_batch, check_labels_fit, run_pgd
 from puma.errors import PumaError
 from puma.files import read_json, write_json
 from puma.pools import Pool, to_unit

@@ -2,10 +2,58 @@
 
 from puma.errors import unknown_name
 from puma.experiments.beyond import BEYOND
-from puma.experiments.paper import PAPER
-from puma.experiments.spec import Experiment, PerceptronFigure
+from puma.experiments.cost import describe_experiment, summarise_cost
+from puma.experiments.paper import PAPER, tab_summary
+from puma.experiments.presets import (
+    ExperimentSetting,
+    GeneratedImages,
+    OwnImages,
+    SettingChanges,
+    change_setting,
+    find_setting,
+)
+from puma.experiments.results import format_results
+from puma.experiments.run import (
+    build_study,
+    describe_perceptron_cost,
+    picture_path,
+    record_folder,
+    result_origin,
+    run_experiment,
+    run_perceptron_figure,
+)
+from puma.experiments.spec import Experiment, OutsideModel, PerceptronFigure, use_margin_model
+from puma.experiments.workspace import Workspace
 
-__all__ = ["BEYOND", "EXPERIMENTS", "PAPER", "Experiment", "PerceptronFigure", "find_experiment"]
+__all__ = [
+    "BEYOND",
+    "EXPERIMENTS",
+    "PAPER",
+    "Experiment",
+    "ExperimentSetting",
+    "GeneratedImages",
+    "OutsideModel",
+    "OwnImages",
+    "PerceptronFigure",
+    "SettingChanges",
+    "Workspace",
+    "build_study",
+    "change_setting",
+    "describe_experiment",
+    "describe_perceptron_cost",
+    "find_experiment",
+    "find_setting",
+    "format_results",
+    "picture_path",
+    "record_folder",
+    "result_origin",
+    "run_experiment",
+    "run_perceptron_figure",
+    "summarise_cost",
+    "tab_summary",
+    "use_margin_model",
+]
+
 
 EXPERIMENTS: dict[str, Experiment | PerceptronFigure] = {**PAPER, **BEYOND}
 

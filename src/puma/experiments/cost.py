@@ -17,9 +17,7 @@ from puma.experiments.spec import (
 )
 from puma.experiments.workspace import Workspace
 from puma.pools import Pool
-from puma.training.config import TrainConfig
-from puma.training.estimate import estimate_cost
-from puma.training.run_folder import RunInputs
+from puma.training import RunInputs, TrainConfig, estimate_cost
 
 
 @dataclass(frozen=True)

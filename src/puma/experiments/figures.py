@@ -8,8 +8,7 @@ from puma.errors import tell_missing
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.results import ResultSummary
 from puma.experiments.spec import Experiment
-from puma.margins import read_margins
-from puma.margins.distribution import count_histograms, draw_picture
+from puma.margins import count_histograms, draw_picture, read_margins
 
 _PANELS = {
     "lines": {"clean_accuracy": "accuracy", "robust_accuracy": "robustness (C&W)"},

@@ -10,12 +10,20 @@ from puma.errors import PumaError
 from puma.experiments.presets import ExperimentSetting, GeneratorSetting
 from puma.experiments.spec import GenerationWay, GeneratorImages
 from puma.files import hash_file, hash_json, lock
-from puma.generation.edm import SolverConfig
-from puma.generation.generator_folder import GeneratorFolder, find_recipe, load_generator
-from puma.generation.generator_training import resume_generator, train_generator
-from puma.generation.image_sampling import SampleConfig, sample_pool
-from puma.generation.quality import answer_pool, measure_frechet
-from puma.generation.selection import SelectionConfig, filter_pool
+from puma.generation import (
+    GeneratorFolder,
+    SampleConfig,
+    SelectionConfig,
+    SolverConfig,
+    answer_pool,
+    filter_pool,
+    find_recipe,
+    load_generator,
+    measure_frechet,
+    resume_generator,
+    sample_pool,
+    train_generator,
+)
 from puma.margins import Margins, measure_pool, read_margins
 from puma.pools import Pool
 from puma.training import load_model

@@ -11,10 +11,7 @@ from puma.errors import PumaError
 from puma.experiments.presets import ALL, ExperimentSetting, GeneratedImages, OwnImages
 from puma.experiments.spec import GeneratedAmount, OutsideModel
 from puma.files import lock
-from puma.pools import Origin, Pool, is_pool
-from puma.pools.datasets import read_digits
-from puma.pools.distort import distort_pool
-from puma.pools.writer import Chunk, PoolPart, write_parts
+from puma.pools import Chunk, Origin, Pool, PoolPart, distort_pool, is_pool, read_digits, write_parts
 
 _ROWS = 4096  # copied in one go
 

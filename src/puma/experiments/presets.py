@@ -9,17 +9,18 @@ from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
 from puma.experiments.spec import GeneratedAmount, NetRole
 from puma.files import hash_json
-from puma.margins.search import find_method
+from puma.margins import find_method
 from puma.pools import Pool
-from puma.training import TrainConfig, find_recipe
-from puma.training.config import (
+from puma.training import (
     AttackConfig,
     AugmentConfig,
     ComputeConfig,
     OptimizerConfig,
+    TrainConfig,
     check_train_config,
+    find_init,
+    find_recipe,
 )
-from puma.training.run_folder import find_init
 
 ALL = 0  # as a number of images
 

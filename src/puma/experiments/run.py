@@ -42,12 +42,10 @@ from puma.experiments.spec import (
 from puma.experiments.workspace import Workspace, summarise_plan
 from puma.files import lock
 from puma.margins import read_margins
-from puma.perceptron import PerceptronStudy, run_study
-from puma.perceptron.study_design import StudyResults, needed_curves, needed_points, plan_figures
+from puma.perceptron import PerceptronStudy, StudyResults, needed_curves, needed_points, plan_figures, run_study
 from puma.processes import resolve_device
-from puma.report.experiment_record import RECORD_FILE, ExperimentRecord, read_record, write_record
-from puma.report.rows import ReportRow, SeedFiles
-from puma.training.run_folder import RunFolder
+from puma.report import RECORD_FILE, ExperimentRecord, ReportRow, SeedFiles, read_record, write_record
+from puma.training import RunFolder
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
 _AUTOATTACK = ATTACKS["autoattack"].quantity

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from puma.experiments.results import ResultSummary, read_results_file, summarise_results
-from puma.report.statistics import student_quantile
+from puma.report import student_quantile
 
 Relation = Literal["higher", "lower", "same"]
 Verdict = Literal["holds", "does not", "undecided", "not testable here"]

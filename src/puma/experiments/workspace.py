@@ -28,18 +28,22 @@ from puma.experiments.spec import (
     name_model,
 )
 from puma.files import Link, hash_file, hash_json, lock, read_json, write_json
-from puma.margins import measure_pool
-from puma.margins.distribution import warn_of_model
+from puma.margins import measure_pool, warn_of_model
 from puma.models import fingerprint_model
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
-from puma.scores.score_table import open_scores, save_scores
-from puma.training import load_model
-from puma.training.config import OnlineConfig, TrainConfig
-from puma.training.outcomes import score_difficulty
-from puma.training.run import create_run, ensure_run
-from puma.training.run_folder import RunFolder, find_init
+from puma.scores import open_scores, save_scores
+from puma.training import (
+    OnlineConfig,
+    RunFolder,
+    TrainConfig,
+    create_run,
+    ensure_run,
+    find_init,
+    load_model,
+    score_difficulty,
+)
 
 _MADE_BY = "made-by.json"
 

@@ -22,8 +22,7 @@ from puma.errors import PumaError, unknown_name
 from puma.files import Link, hash_file, hash_json, read_json, replace_atomically, write_json, write_links, write_text
 from puma.generation.edm import NoiseConfig
 from puma.generation.unet import UNet, UNetConfig
-from puma.models import load_weights
-from puma.models.ema import EmaConfig
+from puma.models import EmaConfig, load_weights
 from puma.tables import read_columns, write_table
 
 FORMAT = "puma-generator-1"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks.norms import check_radius
+from puma.attacks import check_radius
 from puma.errors import Interrupted, PumaError
 from puma.files import hash_file
 from puma.generation.edm import SolverConfig, denoise, draw_sigmas, measure_loss
@@ -28,10 +28,8 @@ from puma.generation.generator_folder import (
 from puma.generation.image_sampling import BLOCK, draw_noise, draw_picture, sample_block
 from puma.generation.unet import Condition, UNet, count_levels
 from puma.margins import read_margins
-from puma.models import count_parameters
-from puma.models.ema import copy_for_ema, update_ema
-from puma.pools import Pool, open_pools, shift_and_mirror
-from puma.pools.sampler import draw_passes
+from puma.models import copy_for_ema, count_parameters, update_ema
+from puma.pools import Pool, draw_passes, open_pools, shift_and_mirror
 from puma.processes import ProcessGroup, catch_signals, join_processes, resolve_device
 from puma.progress import progress_bar
 

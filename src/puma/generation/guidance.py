@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from puma.attacks.norms import Norm, per_sample
+from puma.attacks import Norm, per_sample
 from puma.errors import PumaError
 
 _LEAST = 1e-12  # keeps a gap without a gradient from dividing by zero

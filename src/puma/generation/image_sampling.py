@@ -11,16 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puma.attacks.norms import find_norm
+from puma.attacks import find_norm
 from puma.errors import Interrupted, PumaError, tell_missing
 from puma.files import Link, lock, read_json, replace_atomically, write_json, write_links
 from puma.generation.edm import SolverConfig, denoise, list_levels, solve_heun
 from puma.generation.generator_folder import Generator, GeneratorFolder, derive_seed, load_generator
 from puma.generation.guidance import Guide, check_guide
 from puma.generation.unet import Condition, UNet
-from puma.models.prepare import fingerprint_model
-from puma.pools import Origin, Pool
-from puma.pools.writer import Chunk, PoolPart, write_parts
+from puma.models import fingerprint_model
+from puma.pools import Chunk, Origin, Pool, PoolPart, write_parts
 from puma.processes import ProcessGroup, catch_signals, join_processes
 from puma.progress import progress_bar
 from puma.training import load_model

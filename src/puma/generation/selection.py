@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puma.attacks.norms import check_radius
+from puma.attacks import check_radius
 from puma.errors import PumaError
 from puma.files import Link, link_to_file, write_links
 from puma.generation.quality import answer_pool, keep_agreed, keep_confident
 from puma.margins import read_margins
-from puma.pools import Origin, Pool
-from puma.pools.writer import Chunk, PoolPart, write_parts
+from puma.pools import Chunk, Origin, Pool, PoolPart, write_parts
 from puma.training import load_model
 
 _ROWS = 4096

@@ -1,8 +1,34 @@
 """Signed distances of samples to the decision boundary, with a status for each."""
 
-from puma.margins.margins_file import Margins, read_margins
+from puma.margins.distribution import (
+    count_histograms,
+    describe_margins,
+    draw_in_terminal,
+    draw_picture,
+    save_histograms,
+    summarise_margins,
+    warn_of_model,
+)
+from puma.margins.margins_file import Margins, is_margins, read_margins, read_margins_footer
 from puma.margins.measure_margins import measure_margins
 from puma.margins.pool_driver import measure_pool
-from puma.margins.search import METHODS, Status
+from puma.margins.search import METHODS, Status, find_method
 
-__all__ = ["METHODS", "Margins", "Status", "measure_margins", "measure_pool", "read_margins"]
+__all__ = [
+    "METHODS",
+    "Margins",
+    "Status",
+    "count_histograms",
+    "describe_margins",
+    "draw_in_terminal",
+    "draw_picture",
+    "find_method",
+    "is_margins",
+    "measure_margins",
+    "measure_pool",
+    "read_margins",
+    "read_margins_footer",
+    "save_histograms",
+    "summarise_margins",
+    "warn_of_model",
+]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from puma.attacks.norms import NORMS
+from puma.attacks import NORMS
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, read_links, write_links
 from puma.margins.search.engine import Status

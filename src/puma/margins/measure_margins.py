@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from puma.attacks.norms import check_batch, check_label_range, check_radius, find_norm, to_tensors
+from puma.attacks import check_batch, check_label_range, check_radius, find_norm, to_tensors
 from puma.errors import PumaError
 from puma.files import UNKNOWN_HASH
 from puma.margins.margins_file import MarginProvenance, Margins
@@ -18,7 +18,7 @@ from puma.margins.search.engine import Arrival, Rows, SearchMethod, Status, run_
 from puma.margins.search.line_search import Box
 from puma.margins.search.methods import SearchSetting, find_method
 from puma.margins.search.network import Network
-from puma.models.prepare import frozen, prepare_model
+from puma.models import frozen, prepare_model
 from puma.progress import progress_bar
 
 _EXAMPLES = 8  # images that a model is tried on first

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from puma.attacks.norms import check_label_range, find_norm
+from puma.attacks import check_label_range, find_norm
 from puma.errors import PumaError
 from puma.files import lock
 from puma.margins.margins_file import (

@@ -1,18 +1,26 @@
 """Image classifiers that take pixels in [0, 1] and give logits."""
 
 from puma.models.architectures import ARCHITECTURES, build, count_parameters, name_architecture
-from puma.models.prepare import fingerprint_model, frozen
-from puma.models.source import call_model_function, load_named_model
-from puma.models.weights import load_weights
+from puma.models.ema import EmaConfig, copy_for_ema, update_ema
+from puma.models.prepare import BatchNormMode, fingerprint_model, frozen, prepare_model
+from puma.models.source import call_model_function, load_named_model, normalize_model
+from puma.models.weights import load_weights, read_state_dict
 
 __all__ = [
     "ARCHITECTURES",
+    "BatchNormMode",
+    "EmaConfig",
     "build",
     "call_model_function",
+    "copy_for_ema",
     "count_parameters",
     "fingerprint_model",
     "frozen",
     "load_named_model",
     "load_weights",
     "name_architecture",
+    "normalize_model",
+    "prepare_model",
+    "read_state_dict",
+    "update_ema",
 ]

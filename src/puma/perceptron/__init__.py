@@ -7,6 +7,7 @@ an L_inf attack. Students, theory and figures stand alone: no other part of the 
 from puma.errors import tell_missing
 
 with tell_missing("perceptron"):
+    from puma.perceptron.claims import StudyClaim
     from puma.perceptron.problem import (
         PerceptronTask,
         PoolPruning,
@@ -16,6 +17,7 @@ with tell_missing("perceptron"):
         measure_overlap,
     )
     from puma.perceptron.students import (
+        DescentLoss,
         GradientDescent,
         Logistic,
         MaxMargin,
@@ -25,11 +27,26 @@ with tell_missing("perceptron"):
         fit_maxmargin,
         train_student,
     )
-    from puma.perceptron.study_design import FigureName, PerceptronStudy
+    from puma.perceptron.study_design import (
+        ALPHAS,
+        FIGURES,
+        KEEPS,
+        FigureName,
+        PerceptronStudy,
+        StudyResults,
+        needed_curves,
+        needed_points,
+        plan_figures,
+    )
     from puma.perceptron.study_run import run_study
     from puma.perceptron.theory import crossover_alpha, predict_students
 
+
 __all__ = [
+    "ALPHAS",
+    "FIGURES",
+    "KEEPS",
+    "DescentLoss",
     "FigureName",
     "GradientDescent",
     "Logistic",
@@ -39,6 +56,8 @@ __all__ = [
     "PoolPruning",
     "Probe",
     "StudentName",
+    "StudyClaim",
+    "StudyResults",
     "TeacherKind",
     "attack_by_fgsm",
     "crossover_alpha",
@@ -46,6 +65,9 @@ __all__ = [
     "fit_logistic",
     "fit_maxmargin",
     "measure_overlap",
+    "needed_curves",
+    "needed_points",
+    "plan_figures",
     "predict_students",
     "run_study",
     "train_student",

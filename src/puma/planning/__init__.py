@@ -1,8 +1,9 @@
 """From scores to a plan: which samples to keep, how strongly to attack each."""
 
-from puma.planning.build import build_plan, make_plan
-from puma.planning.plan import Plan, find_lost_classes
+from puma.planning.build import build_plan, check_rules, find_prune_start, make_plan
+from puma.planning.plan import Plan, find_lost_classes, is_plan
 from puma.planning.prune import Drop, PruneRule, prune, prune_strata
+from puma.planning.show import compare_plans, describe_plan, draw_plan, warn_of_imbalance, warn_of_threshold
 from puma.planning.strength import StrengthRule, adaptive_strength
 
 __all__ = [
@@ -12,8 +13,16 @@ __all__ = [
     "StrengthRule",
     "adaptive_strength",
     "build_plan",
+    "check_rules",
+    "compare_plans",
+    "describe_plan",
+    "draw_plan",
     "find_lost_classes",
+    "find_prune_start",
+    "is_plan",
     "make_plan",
     "prune",
     "prune_strata",
+    "warn_of_imbalance",
+    "warn_of_threshold",
 ]

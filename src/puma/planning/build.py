@@ -9,18 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puma.attacks.norms import check_radius
+from puma.attacks import check_radius
 from puma.errors import PumaError, unknown_name
 from puma.files import UNKNOWN_HASH, Link
 from puma.margins import Margins
 from puma.planning.plan import Plan, find_lost_classes
 from puma.planning.prune import Mask, PruneRule, keep_samples, split_pool, to_column
 from puma.planning.strength import StrengthName, StrengthRule, assign_strengths
-from puma.pools import Pool, open_pools
-from puma.pools.pool import PoolSource
-from puma.pools.tensors import Array
-from puma.scores import Scores
-from puma.scores.score_table import open_named_scores, open_scores
+from puma.pools import Array, Pool, PoolSource, open_pools
+from puma.scores import Scores, open_named_scores, open_scores
 
 ScoreSource = Scores | str | Path
 _LATER = ("beyond", "stratified", "strata", "floor")

@@ -16,12 +16,12 @@ from torch import Tensor
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, read_links, write_links
 from puma.pools import Pool, open_pools
-from puma.scores.score_table import align_rows, check_unique
+from puma.scores import align_rows, check_unique
 from puma.tables import TableHead, read_columns, read_head, write_table
 
 if TYPE_CHECKING:
     from puma.planning.dataset import MapStyle, PlanLoader, PlannedDataset, PlanSampler
-    from puma.pools.pool import PoolSource
+    from puma.pools import PoolSource
 
 _COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(), "strength": pa.float32()}
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.errors import PumaError, unknown_name
-from puma.pools import Pool
-from puma.pools.sampler import mix_bits
+from puma.pools import Pool, mix_bits
 
 Drop = Literal["high", "low", "random"]
 Mask = NDArray[np.bool_]

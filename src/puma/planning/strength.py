@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from puma.attacks.norms import check_radius
+from puma.attacks import check_radius
 from puma.errors import PumaError
 from puma.planning.prune import Column, to_column
 

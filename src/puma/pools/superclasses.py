@@ -22,7 +22,7 @@ from puma.errors import PumaError, tell_missing
 from puma.files import open_regular, read_bytes, replace_atomically, write_text
 from puma.pools.pictures import is_picture
 
-RATIO = 5.0  # the paper's "at most five times the difference from the most popular to the least popular"
+POPULARITY_RATIO = 5.0  # the paper's "at most five times the difference from the most popular to the least popular"
 HELD_BACK = 50  # images of every id that the processed ImageNet-21K keeps for validation
 SHIPPED_MAP = "imagenet21k-100"
 _TREE_FILE, _MAP_FILE = "imagenet21k_tree.csv.gz", "imagenet21k_100.csv"
@@ -100,7 +100,7 @@ class Superclasses:
 
 
 def choose_superclasses(
-    tree: ClassTree, counts: Mapping[str, int], classes: int, *, ratio: float = RATIO
+    tree: ClassTree, counts: Mapping[str, int], classes: int, *, ratio: float = POPULARITY_RATIO
 ) -> Superclasses:
     """Split the most populous category until the largest ``classes`` are within ``ratio`` of each other.
 

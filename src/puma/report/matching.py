@@ -31,8 +31,7 @@ from puma.report.rows import (
 )
 from puma.report.samples import read_made_from, read_planned_eps
 from puma.report.units import format_radius
-from puma.training.config import TrainConfig, config_to_dict
-from puma.training.run_folder import RunFolder, RunInputs
+from puma.training import RunFolder, RunInputs, TrainConfig, config_to_dict
 
 _MOST_JOINED = 3  # pools that were measured or trained on together
 _MOST_POOLS = 12  # of more, the orders of three are too many to try

@@ -13,7 +13,7 @@ from puma.report.rows import ReportStudy, RowResult, SeedFiles, compare_rows, li
 from puma.report.samples import SampleTable, describe_plan
 from puma.report.statistics import AccuracyDifference, AccuracyEstimate, choose_robust_attack
 from puma.report.svg import Markup, join_markup, make_table, make_tag
-from puma.training.config import config_to_dict
+from puma.training import config_to_dict
 
 MOST_CLASSES = 200
 Column = tuple[str, dict[str, str]]  # a header, and a cell for every class

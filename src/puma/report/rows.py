@@ -9,11 +9,9 @@ from typing import Any
 
 from puma.errors import PumaError
 from puma.evaluation import ATTACKS, Count, EvaluationMetrics, read_evaluation
-from puma.margins import Margins, read_margins
-from puma.margins.margins_file import read_margins_footer
+from puma.margins import Margins, read_margins, read_margins_footer
 from puma.planning import Plan
-from puma.pools import Pool
-from puma.pools.pool import open_pools
+from puma.pools import Pool, open_pools
 from puma.progress import progress_bar
 from puma.report.statistics import (
     AccuracyDifference,
@@ -22,8 +20,7 @@ from puma.report.statistics import (
     subtract_estimates,
     subtract_paired,
 )
-from puma.training.config import TrainConfig
-from puma.training.run_folder import RunFolder, RunInputs
+from puma.training import RunFolder, RunInputs, TrainConfig
 
 Facts = tuple[tuple[str, str], ...]
 

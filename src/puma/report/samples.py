@@ -21,7 +21,7 @@ from puma.report.rows import (
     read_margins_origin,
     seed_name,
 )
-from puma.scores.score_table import align_rows
+from puma.scores import align_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from puma.errors import PumaError
 from puma.evaluation import EVALUATION_FILE
-from puma.margins.margins_file import is_margins
-from puma.planning.plan import is_plan
+from puma.margins import is_margins
+from puma.planning import is_plan
 from puma.pools import is_pool
 from puma.report.experiment_record import RECORD_FILE, read_experiment
 from puma.report.matching import FoundFiles, match_rows
 from puma.report.rows import ReportStudy, join_studies
 from puma.tables import read_head
-from puma.training.run_folder import RunFolder
+from puma.training import RunFolder
 
 DEPTH = 4
 _MOST_FOLDERS = 20_000

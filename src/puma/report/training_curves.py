@@ -5,7 +5,7 @@ from pathlib import Path
 
 from puma.drawing import COLOURS, LINE_STYLES
 from puma.errors import PumaError, tell_missing
-from puma.training.run_folder import RunFolder
+from puma.training import RunFolder
 
 PANELS = {
     "held_out_clean_accuracy": "held-out accuracy",

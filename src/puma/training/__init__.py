@@ -1,9 +1,48 @@
 """Robust training: TRADES with a strength per sample, exact on resume, on one process or many."""
 
-from puma.training.config import TrainConfig
+from puma.training.batches import load_samples
+from puma.training.config import (
+    AttackConfig,
+    AugmentConfig,
+    ComputeConfig,
+    OnlineConfig,
+    OptimizerConfig,
+    TrainConfig,
+    check_train_config,
+    config_to_dict,
+)
+from puma.training.estimate import estimate_cost, format_cost
 from puma.training.losses import trades_loss
+from puma.training.outcomes import score_difficulty, score_snapshots
 from puma.training.recipes import RECIPES, find_recipe
-from puma.training.run import Run, train
-from puma.training.run_folder import load_model
+from puma.training.run import Run, create_run, ensure_run, resume_run, start_run, train
+from puma.training.run_folder import RunFolder, RunInputs, find_init, load_model
 
-__all__ = ["RECIPES", "Run", "TrainConfig", "find_recipe", "load_model", "trades_loss", "train"]
+__all__ = [
+    "RECIPES",
+    "AttackConfig",
+    "AugmentConfig",
+    "ComputeConfig",
+    "OnlineConfig",
+    "OptimizerConfig",
+    "Run",
+    "RunFolder",
+    "RunInputs",
+    "TrainConfig",
+    "check_train_config",
+    "config_to_dict",
+    "create_run",
+    "ensure_run",
+    "estimate_cost",
+    "find_init",
+    "find_recipe",
+    "format_cost",
+    "load_model",
+    "load_samples",
+    "resume_run",
+    "score_difficulty",
+    "score_snapshots",
+    "start_run",
+    "trades_loss",
+    "train",
+]

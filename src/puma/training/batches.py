@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from puma.attacks.norms import check_radius
+from puma.attacks import check_radius
 from puma.errors import PumaError
 from puma.files import Link, hash_file, link_to_file
 from puma.models import ARCHITECTURES
 from puma.planning import Plan, find_lost_classes
-from puma.pools import MixedSampler, Origin, Pool, is_pool, list_pools, shift_and_mirror
-from puma.pools.sampler import mix_bits
+from puma.pools import MixedSampler, Origin, Pool, is_pool, list_pools, mix_bits, shift_and_mirror
 from puma.processes import ProcessGroup
 from puma.training.config import AugmentConfig, TrainConfig
 from puma.training.run_folder import RunInputs

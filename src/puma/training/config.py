@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from puma.errors import PumaError, unknown_name
-from puma.models.ema import EmaConfig
-from puma.models.prepare import BatchNormMode
+from puma.models import BatchNormMode, EmaConfig
 
 Decay = Literal["weights", "all-but-norms", "all"]
 LossName = Literal["trades", "pgd-at", "standard"]

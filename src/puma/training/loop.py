@@ -21,7 +21,7 @@ from puma.errors import PumaError
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import progress_bar
-from puma.scores.difficulty import OutcomeRecord, covers_steps, outcome_file
+from puma.scores import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
 from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint, save_tensors
 from puma.training.config import AttackConfig, TrainConfig

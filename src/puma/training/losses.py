@@ -12,10 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks.norms import check_radius, find_norm, per_sample, to_tensors
-from puma.attacks.pgd import run_pgd
+from puma.attacks import check_radius, find_norm, per_sample, run_pgd, to_tensors
 from puma.errors import PumaError
-from puma.models.prepare import BatchNormMode
+from puma.models import BatchNormMode
 from puma.training.batches import TrainBatch
 from puma.training.config import AttackConfig, TrainConfig
 

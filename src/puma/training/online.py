@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from puma.attacks.norms import per_sample
+from puma.attacks import per_sample
 from puma.models import frozen
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch

@@ -11,9 +11,9 @@ from puma.errors import PumaError
 from puma.pools import open_pools
 from puma.processes import resolve_device
 from puma.progress import progress_bar
-from puma.scores import Scores
-from puma.scores.difficulty import (
+from puma.scores import (
     OUTCOMES,
+    Scores,
     count_recorders,
     count_visits,
     outcome_file,

@@ -6,7 +6,7 @@ The ``wang2023-*`` recipes follow the public code of Wang et al. (2023), fine pr
 from dataclasses import replace
 
 from puma.errors import unknown_name
-from puma.models.ema import EmaConfig
+from puma.models import EmaConfig
 from puma.training.config import AttackConfig, AugmentConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 EPOCH = 50_000  # samples, whatever the pool's size

@@ -24,9 +24,15 @@ from puma.files import (
     write_links,
     write_text,
 )
-from puma.models import ARCHITECTURES, build, call_model_function, load_named_model, load_weights
-from puma.models.source import normalize_model
-from puma.models.weights import read_state_dict
+from puma.models import (
+    ARCHITECTURES,
+    build,
+    call_model_function,
+    load_named_model,
+    load_weights,
+    normalize_model,
+    read_state_dict,
+)
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from puma.errors import PumaError
-from puma.models.ema import copy_for_ema, update_ema
+from puma.models import copy_for_ema, update_ema
 from puma.pools import to_unit
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from puma.attacks.norms import Norm
+from puma.attacks import Norm
 from puma.margins.search.engine import DONE, DROPPED, Arrival, Rows, SearchMethod, Stage, Status
 from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
 from puma.margins.search.network import Network, mask_label, measure_gap, pick_logit, take_gradient

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from puma.attacks.norms import Norm
+from puma.attacks import Norm
 from puma.errors import unknown_name
 from puma.margins.search.deepfool import DEEPFOOL, TIGHT, DeepFoolConfig, assemble_deepfool
 from puma.margins.search.engine import SearchMethod

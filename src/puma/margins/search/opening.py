@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puma.attacks.norms import Norm
+from puma.attacks import Norm
 from puma.margins.search.engine import Arrival, Rows, Status, end_searches, open_rows
 from puma.margins.search.line_search import Box, newton_on_ray
 from puma.margins.search.network import Network, measure_gap, pick_logit, take_gradient

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puma.attacks.norms import Norm
+from puma.attacks import Norm
 from puma.margins.search.engine import Arrival, Rows, SearchMethod, Stage, Status, end_searches
 from puma.margins.search.line_search import Box, LineSearch, search_line
 from puma.margins.search.network import Network, mask_label, measure_gap, pick_logit, take_gradient
