@@ -210,6 +210,6 @@ def test_mean_and_std_that_cannot_be_used_are_an_error(tmp_path: Path) -> None:
     save_file(small().state_dict(), path, metadata={"mean": "0.9", "std": "0.5"})
     with pytest.raises(PumaError, match=r"normalises with mean 0\.5, 0\.9 is told beside it"):
         load_model("small-8px", 10, channels=1, weights=path)
+    torch.save({1: torch.zeros(2)}, tmp_path / "odd.pt")
     with pytest.raises(PumaError, match="does not hold a state dict"):
-        torch.save({1: torch.zeros(2)}, tmp_path / "odd.pt")
         load_model(own_net(), weights=tmp_path / "odd.pt")

@@ -12,7 +12,15 @@ from tyro.conf import arg
 
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationConfig, read_evaluation
-from puma.experiments import ExperimentSetting, GeneratedImages, Workspace, record_folder, run_experiment, tab_summary
+from puma.experiments import (
+    Experiment,
+    ExperimentSetting,
+    GeneratedImages,
+    Workspace,
+    find_experiment,
+    record_folder,
+    run_experiment,
+)
 from puma.planning import Plan
 from puma.report import (
     RECORD_FILE,
@@ -28,11 +36,6 @@ from puma.training import find_recipe
 
 EXTRA = 6000
 SAMPLES_SEEN = 30_000
-
-# the baseline and the method; the other rows of the summary take it apart
-EXPERIMENT = replace(
-    tab_summary.EXPERIMENT, rows=tuple(row for row in tab_summary.EXPERIMENT.rows if row.paper is not None)
-)
 
 
 def run_demo(
@@ -63,8 +66,7 @@ def run_demo(
         f"Two models for each of {seeds} seeds: TRADES, which also measures the margins, and PUMA, trained by the plan "
         f"that follows from them; each on {samples_seen:,} samples."
     )
-    experiment = find_experiment("tab-summary")
-    assert isinstance(experiment, Experiment)
+    experiment = make_experiment()
     run_experiment(experiment, workspace, seeds, out, command=command)
     folder = record_folder(experiment, workspace)
     report = write_report([folder], out / "report.html", title="PUMA on handwritten digits")
@@ -73,6 +75,13 @@ def run_demo(
     print(f"\n{words}\n\nreport: {report.resolve()}")
     if open:
         webbrowser.open(report.resolve().as_uri())
+
+
+def make_experiment() -> Experiment:
+    """Return the baseline and the method; the other rows of the summary take it apart."""
+    summary = find_experiment("tab-summary")
+    assert isinstance(summary, Experiment)
+    return replace(summary, rows=tuple(row for row in summary.rows if row.paper is not None))
 
 
 def _demo_setting(samples_seen: int) -> ExperimentSetting:

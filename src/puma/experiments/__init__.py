@@ -3,7 +3,7 @@
 from puma.errors import unknown_name
 from puma.experiments.beyond import BEYOND
 from puma.experiments.cost import describe_experiment, summarise_cost
-from puma.experiments.paper import PAPER, tab_summary
+from puma.experiments.paper import PAPER
 from puma.experiments.presets import (
     ExperimentSetting,
     GeneratedImages,
@@ -50,7 +50,6 @@ __all__ = [
     "run_experiment",
     "run_perceptron_figure",
     "summarise_cost",
-    "tab_summary",
     "use_margin_model",
 ]
 
