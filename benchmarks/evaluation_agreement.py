@@ -14,8 +14,7 @@ import tyro
 from foolbox.models.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from puma.evaluation.autoattack import run_autoattack
-from puma.evaluation.under_attack import ATTACKS, EvaluatedSamples, ResumeFile, find_right, find_robust
+from puma.evaluation.under_attack import ATTACKS, EvaluatedSamples, ResumeFile, find_right, find_robust, run_autoattack
 from puma.pools import Pool, to_unit
 from puma.training import load_model
 

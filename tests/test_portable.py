@@ -91,7 +91,7 @@ def test_a_missing_package_is_told_by_name(name: str, package: str) -> None:
 
 
 def test_a_missing_matplotlib_is_told_by_the_drawer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from puma.evaluation.curve import draw_curve
+    from puma.evaluation.masking import draw_curve
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(

@@ -14,9 +14,7 @@ from conftest import Run
 from puma import Pool, PumaError, evaluate
 from puma.evaluation import EvaluationConfig, choose_evaluation_folder, evaluate_pool, identify_evaluation
 from puma.evaluation import evaluate as package_evaluate
-from puma.evaluation.autoattack import list_standard_attacks, load_autoattack, run_autoattack
-from puma.evaluation.curve import draw_curve, measure_curve
-from puma.evaluation.masking import MaskingCheck, check_masking
+from puma.evaluation.masking import MaskingCheck, check_masking, draw_curve, measure_curve
 from puma.evaluation.under_attack import (
     EvaluatedSamples,
     GradientAttack,
@@ -24,6 +22,9 @@ from puma.evaluation.under_attack import (
     choose_rows,
     find_right,
     find_robust,
+    list_standard_attacks,
+    load_autoattack,
+    run_autoattack,
 )
 from puma.models import build
 from puma.pools import to_unit
@@ -84,7 +85,7 @@ def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
         suite.square.n_queries = 50
         return suite
 
-    monkeypatch.setattr("puma.evaluation.autoattack.load_autoattack", lambda: SimpleNamespace(AutoAttack=make))
+    monkeypatch.setattr("puma.evaluation.under_attack.load_autoattack", lambda: SimpleNamespace(AutoAttack=make))
 
 
 @pytest.mark.parametrize(("eps", "extra"), [(0.005, ()), (0.02, ("autoattack",)), (0.05, ())])

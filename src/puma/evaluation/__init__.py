@@ -8,7 +8,7 @@ from puma.evaluation.accuracy import (
     evaluate_pool,
     identify_evaluation,
 )
-from puma.evaluation.curve import draw_curve, measure_pool_curve
+from puma.evaluation.masking import draw_curve, measure_pool_curve
 from puma.evaluation.metrics_file import (
     EVALUATION_FILE,
     Count,

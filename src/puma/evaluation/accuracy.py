@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from puma.attacks import check_radius, to_tensors
 from puma.errors import PumaError, unknown_name
-from puma.evaluation.autoattack import load_autoattack, run_autoattack
 from puma.evaluation.masking import MaskingCheck, check_masking
 from puma.evaluation.metrics_file import Count, EvaluationMetrics, count_by_class, count_right
 from puma.evaluation.under_attack import (
@@ -25,6 +24,8 @@ from puma.evaluation.under_attack import (
     choose_rows,
     find_right,
     find_robust,
+    load_autoattack,
+    run_autoattack,
 )
 from puma.files import LINKS_KEY, Link, hash_json, write_links
 from puma.models import fingerprint_model, frozen

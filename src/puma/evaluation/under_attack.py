@@ -1,5 +1,9 @@
-"""Which samples a model gets right, clean and under gradient attacks, batch by batch and resumable."""
+"""Which samples a model gets right: clean, under gradient attacks, under AutoAttack; batch by batch and resumable.
 
+AutoAttack (Croce and Hein, 2020) is run by its authors' code, package ``pyautoattack``.
+"""
+
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +15,17 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from puma.attacks import check_batch, check_labels_fit, run_pgd
-from puma.errors import PumaError
+from puma.errors import PumaError, tell_missing
 from puma.files import read_json, write_json
+from puma.models import frozen
 from puma.pools import Pool, to_unit
 from puma.progress import progress_bar
 
 STEPS_PER_RADIUS = 4  # a step is a quarter of the radius: 2/255 at 8/255
+NORM_NAMES = {"linf": "Linf", "l2": "L2"}  # as pyautoattack spells them
+STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")  # AutoAttack's standard version, in its order
+_ATTRIBUTES = {"apgd-ce": "apgd", "apgd-t": "apgd_targeted", "fab-t": "fab", "square": "square"}
+_TARGETS = 9  # classes that the targeted attacks of the standard version try
 
 
 @dataclass(frozen=True)
@@ -256,3 +265,69 @@ def judge_batch(samples: EvaluatedSamples, images: Tensor, labels: Tensor) -> Te
     if not bool(logits.isfinite().all()):
         raise PumaError("the model's logits are not finite (NaN or infinity); check its weights.")
     return (logits.argmax(dim=1) == labels).cpu()
+
+
+def load_autoattack() -> Any:
+    """Import the package, or say how to install it."""
+    with tell_missing("eval"):
+        import pyautoattack
+    logging.getLogger("auto-attack").setLevel(logging.ERROR)
+    return pyautoattack
+
+
+def list_standard_attacks(num_classes: int) -> tuple[str, ...]:
+    """Return the attacks of the standard version; the targeted DLR loss needs four classes."""
+    return STANDARD if num_classes >= 4 else tuple(name for name in STANDARD if name != "apgd-t")
+
+
+def run_autoattack(
+    samples: EvaluatedSamples,
+    before: Tensor,
+    eps: float,
+    resume: ResumeFile,
+    *,
+    norm: str = "linf",
+    seed: int = 0,
+    show: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return which samples stay right under all attacks, and the flags after each of them.
+
+    Each attack runs on what the ones before it left, as in the original.
+    """
+    package = load_autoattack()
+    after: dict[str, Tensor] = {}
+    flags = before
+    device = samples.read(torch.zeros(min(1, samples.count), dtype=torch.int64))[1].device
+    with frozen(samples.model):
+        suite = package.AutoAttack(samples.model, norm=NORM_NAMES[norm], eps=eps, seed=seed, device=device)
+        num_classes = _count_classes(samples)
+        suite.apgd_targeted.n_target_classes = suite.fab.n_target_classes = min(_TARGETS, num_classes - 1)
+        for name in list_standard_attacks(num_classes):
+
+            def perturb(_: Tensor, images: Tensor, labels: Tensor, name: str = name) -> Tensor:
+                return run_one_attack(name, suite, images, labels)
+
+            flags = keep_robust(f"autoattack/{name}", perturb, samples, flags, resume, show=show)
+            after[name] = flags
+    return flags, after
+
+
+def run_one_attack(name: str, suite: Any, images: Tensor, labels: Tensor) -> Tensor:
+    """Run one attack of a suite on a batch; the global random state is left as it was."""
+    attack = getattr(suite, _ATTRIBUTES[name])
+    attack.seed = suite.seed
+    if name == "apgd-ce":
+        attack.loss = "ce"
+    if name == "fab-t":
+        attack.targeted, attack.n_restarts = True, 1
+    devices = [images.device] if images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        perturbed: Tensor = attack.perturb(images.contiguous(), labels)
+    return perturbed
+
+
+@torch.inference_mode()
+def _count_classes(samples: EvaluatedSamples) -> int:
+    images, _ = samples.read(torch.zeros(1, dtype=torch.int64))
+    logits: Tensor = samples.model(images)
+    return logits.shape[1]
