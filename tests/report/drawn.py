@@ -13,6 +13,8 @@ class Chart:
         found = re.search(rf'<svg[^>]* aria-label="{re.escape(title)}.*?</svg>', page, re.DOTALL)
         assert found is not None, title
         self.root = ElementTree.fromstring(found[0])
+        for group in self.root.findall("g[@class='in255']"):  # the same axis in the other unit
+            self.root.remove(group)
         self.across = self._scale("tick middle", "x")
         self.up = self._scale("tick end", "y")
 

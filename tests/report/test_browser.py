@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -142,6 +143,7 @@ def shown(site: Path) -> dict[str, Any]:
 def test_filters_and_sorting(reader: Reader, site: Path) -> None:
     columns = shown(site)
     everything = range(COUNT)
+    reader.find("#unit").click()
     reader.expect(list(everything)[:60])  # a page of tiles, not all of them
     reader.choose("#class", "1")
     bees = [place for place in everything if columns["label"][place] == 1]
@@ -180,6 +182,7 @@ def test_more_tiles_come_on_demand(reader: Reader) -> None:
 def test_the_detail_by_keyboard(reader: Reader, site: Path) -> None:
     columns = shown(site)
     dialog = reader.find("#detail")
+    reader.find("#unit").click()
     reader.run("document.querySelectorAll('#tiles .tile')[2].focus()")
     reader.press(Keys.ENTER)
     reader.wait(dialog.is_displayed)
@@ -277,7 +280,7 @@ def test_without_a_plan_nothing_is_said_of_one(reader: Reader, site: Path) -> No
     assert sorts == ["margin", "-margin", "label", "id"]
     assert not reader.find("#kept-label").is_displayed()
     label = reader.find("#tiles .tile").get_attribute("aria-label") or ""
-    assert re.fullmatch(r"Sample \d+, .*, predicted .*, margin −0.1000", label), label
+    assert re.fullmatch(r"Sample \d+, .*, predicted .*, margin −25.5/255", label), label
 
 
 def test_light_and_dark(reader: Reader) -> None:
@@ -305,6 +308,67 @@ def test_a_narrow_page_does_not_scroll_sideways(reader: Reader, width: int) -> N
     assert right <= width
 
 
+def test_one_switch_for_all_units(reader: Reader, site: Path) -> None:
+    assert reader.find("#unit").text == "Units: 1/255"
+    told = reader.find(".told")
+    assert "eps 25.5/255" in told.text
+    reader.type("#from", "25.5")
+    some = [place for place in range(COUNT) if shown(site)["margin"][place] >= 0.1]
+    reader.expect(some[:60])
+    ticks = """
+        return [...document.querySelectorAll("#margins-and-strengths svg .tick")]
+            .filter((tick) => tick.getBoundingClientRect().width).map((tick) => tick.textContent)"""
+    assert {"20", "60"} <= set(reader.run(ticks))
+    reader.find("#unit").click()
+    assert reader.find("#unit").text == "Units: [0, 1]"
+    assert "eps 0.1)" in told.text
+    assert "25.5" not in told.text
+    assert reader.find("#from").get_property("value") == "0.1"
+    reader.expect(some[:60])
+    assert "+0.1" in reader.find("#tiles .tile").text
+    assert {"0.2", "60"} & set(reader.run(ticks)) == {"0.2"}
+    reader.driver.refresh()
+    assert reader.find("#unit").text == "Units: [0, 1]"  # it is remembered
+
+
+def test_tables_are_copied(reader: Reader) -> None:
+    reader.run("window.copied = []; navigator.clipboard.writeText = async (text) => { window.copied.push(text); }")
+    for button in reader.all("#accuracy-and-robustness .tools button")[-3:]:
+        button.click()
+    reader.wait(lambda: len(reader.run("return window.copied")) == 3)
+    csv, markdown, latex = (text.splitlines() for text in reader.run("return window.copied"))
+    assert csv[0].startswith('row,seeds,"accuracy, %","paper, %","to baseline, points","robustness (C&W), %","paper')
+    assert csv[1].startswith('TRADES (baseline),"0, 1","80.50 +- 0.71 [74.15, 86.85]",85.00,0 (itself)')
+    assert [line.count("|") for line in markdown] == [9, 9, 9, 9]
+    assert markdown[1] == "|---|---:|---:|---:|---:|---:|---:|---:|"
+    assert latex[0] == r"\begin{tabular}{lrrrrrrr}"
+    assert latex[2].startswith(r"row & seeds & accuracy, \% &")
+    assert r"80.50 $\pm$ 0.71" in latex[4]
+    assert len(reader.all(".tools")) == len(reader.all(".scroll")) + len(reader.all("figure"))
+
+
+def test_figures_are_saved_as_they_look(reader: Reader) -> None:
+    reader.run("""
+        window.saved = [];
+        URL.createObjectURL = (blob) => { blob.text().then((text) => window.saved.push(text)); return "#saved"; };
+        HTMLAnchorElement.prototype.click = function () { window.saved.push(this.download); };""")
+    reader.find("#in-short figure .tools button").click()
+    reader.wait(lambda: len(reader.run("return window.saved")) == 2)
+    name, text = sorted(reader.run("return window.saved"), key=len)
+    assert name == "accuracy-against-robustness.svg"
+    picture = ElementTree.fromstring(text.encode())
+    words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert words[0] == "Accuracy against robustness"
+    assert {"TRADES", "PUMA", "accuracy"} <= set(words)
+    assert "class=" not in text
+    assert "var(" not in text
+    reader.run("document.querySelector('#margins-and-strengths figure .tools button').click()")
+    reader.wait(lambda: len(reader.run("return window.saved")) == 4)
+    margins = max(reader.run("return window.saved")[2:], key=len)
+    assert "in 1/255" in margins
+    assert margins.count(">margin (linf)") == 1  # the hidden axis is left out
+
+
 def test_a_screenshot_is_not_empty(reader: Reader, site: Path) -> None:
     from PIL import Image
 
@@ -312,7 +376,8 @@ def test_a_screenshot_is_not_empty(reader: Reader, site: Path) -> None:
     reader.driver.save_screenshot(str(path))
     with Image.open(path) as screen:
         assert len(screen.convert("RGB").getcolors(1 << 24) or []) > 20
-    marks = reader.all("#accuracy-and-robustness svg .mark")
+    marks = reader.all("#in-short svg .mark")
+    assert marks
     assert all(mark.size["width"] > 0 for mark in marks)
 
 

@@ -56,12 +56,14 @@ def page(make_pool: MakePool, tmp_path: Path) -> Elements:
 
 def test_numbers_are_those_of_the_files(page: Elements) -> None:
     words = " ".join(" ".join(page.text).split())
-    assert "TRADES (baseline) 2 80.50 ± 0.71 [74.15, 86.85] 85.00 0 (itself) 50.50 ± 0.71 [44.15, 56.85] 55.00" in words
-    assert "PUMA 2 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 [+9.00, +11.00] more than noise 50.50" in words
+    assert (
+        "TRADES (baseline) 0, 1 80.50 ± 0.71 [74.15, 86.85] 85.00 0 (itself) 50.50 ± 0.71 [44.15, 56.85] 55.00" in words
+    )
+    assert "PUMA 0, 1 90.50 ± 0.71 [84.15, 96.85] 95.00 +10.00 [+9.00, +11.00] more than noise 50.50" in words
     assert "+0.00 [−1.00, +1.00] within noise" in words
     assert "keeps 40 of 50 and prunes 10 (the easiest 20 % of the pool by margin)" in words
     threshold = np.sort(margin_of(50))[40]
-    assert f"Easy samples are pruned from a margin of {threshold:.6g}." in words
+    assert f"Easy samples are pruned from a margin of {255 * threshold:+.2f}/255 {threshold:+.4f} ." in words
     assert "50 samples, 13 with a margin below 0" in words
     assert "All 50 samples of PUMA, seed 0 (of 2) are here." in words
 
@@ -75,7 +77,8 @@ def test_classes_are_counted(make_pool: MakePool, tmp_path: Path) -> None:
         mine = np.flatnonzero(pool.labels == label)
         kept = len(mine) - len(np.intersect1d(mine, pruned))
         share = f"{kept / len(mine):.1%} ({kept} of {len(mine)})"
-        assert f"class{label} {share} {np.median(margin[mine]):+.4f} 80.0% 48.0% 88.0% 48.0%" in words
+        middle = np.median(margin[mine])
+        assert f"class{label} {share} {255 * middle:+.2f}/255 {middle:+.4f} 80.0% 48.0% 88.0% 48.0%" in words
 
 
 def test_a_page_needs_nothing_and_may_do_nothing(page: Elements, tmp_path: Path) -> None:
@@ -192,12 +195,12 @@ def test_open_shows_the_page(make_pool: MakePool, tmp_path: Path, puma: Run, mon
 def test_rows_at_different_radii_are_told_apart(make_pool: MakePool, tmp_path: Path) -> None:
     make_pool("pool")
     path = write_experiment(tmp_path / "exp", tmp_path / "pool")
-    text = write_report([path], tmp_path / "r.html").read_text()
-    assert "Robustness is at eps 0.1 (linf). In rows" in text
+    words = " ".join(" ".join(Elements(write_report([path], tmp_path / "r.html").read_text()).text).split())
+    assert "Robustness is at eps 25.5/255 0.1 (linf). In rows" in words
     metrics = path.parent / "PUMA-0" / "evaluation-test" / "metrics.json"
     metrics.write_text(metrics.read_text().replace('"eps": 0.1', '"eps": 0.2'))
-    text = write_report([path], tmp_path / "r.html").read_text()
-    assert "at eps 0.1 (linf) or 0.2 (linf). Rows at different eps cannot be compared." in text
+    words = " ".join(" ".join(Elements(write_report([path], tmp_path / "r.html").read_text()).text).split())
+    assert "at eps 25.5/255 0.1 (linf) or 51/255 0.2 (linf). Rows at different eps cannot be compared." in words
 
 
 def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
@@ -210,7 +213,7 @@ def test_pools_of_two_origins(make_pool: MakePool, tmp_path: Path) -> None:
     described = {"format": "puma-experiment-1", "rows": [{"row": "mixed", "paper": None, "seeds": [seed]}]}
     (folder / "experiment.json").write_text(json.dumps(described))
     found = Elements(write_report([folder], tmp_path / "r.html").read_text())
-    assert "50 real and 50 generated, 6 x 5 px, 4 classes" in found.text
+    assert "50 real and 50 generated (50%), 6 x 5 px, 4 classes" in found.text
     assert "training images" in found.text
     shown = json.loads(found.scripts["script gallery-columns"])
     assert [shown["generated"][shown["id"].index(sample)] for sample in (0, 49, 50, 99)] == [0, 0, 1, 1]
@@ -310,7 +313,7 @@ def test_charts_show_the_files(page: Elements, tmp_path: Path) -> None:
     strengths = Chart(text, "Strengths of PUMA, seed 0 (of 2)")
     assert strengths.counted("bar kept") == 40
     full = int((margin_of(50)[margin_of(50) < threshold] > 0.095).sum())  # the last bin, up to eps
-    assert strengths.told("rect", "bar kept")[-1] == f"0.0950 to 0.1000: {full} kept"
+    assert strengths.told("rect", "bar kept")[-1] == f"0.0950 to 0.1000 (24.23 to 25.50 of 255): {full} kept"
 
 
 def test_changes_are_differences_ours_and_the_papers(page: Elements, tmp_path: Path) -> None:
@@ -376,10 +379,10 @@ def test_each_experiment_has_a_heading(make_pool: MakePool, tmp_path: Path) -> N
     assert "<h1>one and 2 more</h1>" in text
     for name in names:
         assert f"<h3>{name}</h3><dl><div><dt>preset</dt><dd>{name}</dd></div></dl>" in text
-        assert text.count(f'<th scope="rowgroup" colspan="3" class="heading">{name}</th>') == 1
+        assert text.count(f'<th scope="rowgroup" colspan="4" class="heading">{name}</th>') == 1
     assert text.count("<dt>commit</dt>") == 1  # what all share is told once
     assert text.count('<th scope="row">PUMA</th>') == 6
-    assert text.count("50 real, 6 x 5 px, 4 classes") == 1  # the images too
+    assert text.count("50 real, 6 x 5 px, 4 classes") == 2  # the images too, and in the sentences at the top
 
 
 def test_images_that_differ_are_told_of_each_row(make_pool: MakePool, tmp_path: Path) -> None:

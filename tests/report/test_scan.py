@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from conftest import MakePool, Run
@@ -9,6 +10,7 @@ from puma.errors import PumaError
 from puma.files import link_to_file, write_links
 from puma.report.rows import compare_rows, read_results
 from puma.report.scan import read_study
+from puma.tables import write_table
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run
 
 
@@ -336,6 +338,8 @@ def test_bad_input_is_one_sentence(make_pool: MakePool, tmp_path: Path, puma: Ru
     listed = tmp_path / "listed" / "experiment.json"
     listed.parent.mkdir()
     listed.write_text("[1]")
+    (tmp_path / "text" / "notes.txt").write_text("hello")
+    other = write_table(tmp_path / "other.parquet", pa.schema([("a", pa.int64())]), [], {})
     broken = write_experiment(tmp_path / "exp", tmp_path / "pool")
     metrics = broken.parent / "PUMA-0" / "evaluation-test" / "metrics.json"
     metrics.write_text(json.dumps({"results": {"clean": {"right": 5, "total": 3}}, "eps": 1, "norm": "linf"}))
@@ -347,7 +351,9 @@ def test_bad_input_is_one_sentence(make_pool: MakePool, tmp_path: Path, puma: Ru
         (str(damaged),): "is damaged or not a parquet file",
         (str(text),): "is damaged: an experiment.json must be JSON",
         (str(listed),): "is damaged: an experiment.json must be a JSON object, got list",
-        (str(damaged / "margins.parquet"),): "is a file; give the folder it lies in",
+        (str(damaged / "margins.parquet"),): "is damaged or not a parquet file",
+        (str(text.with_name("notes.txt")),): "is a file; give margins, a plan, an experiment.json or the folder",
+        (str(other),): "other.parquet is neither margins nor a plan",
         (str(broken),): "is damaged or not of puma evaluate",
     }.items():
         code, _, err = puma("report", *words, *out)

@@ -14,6 +14,7 @@ from puma.report.svg import (
     HEIGHT,
     LEFT,
     RIGHT,
+    STEPS,
     TOP,
     WIDTH,
     ChartFrame,
@@ -32,6 +33,7 @@ from puma.report.svg import (
 )
 
 _MOST_POINTS = 300
+_CELLS, _LEVELS = 32, 6  # of a heat map: as fine as the page shows, as many shades as can be told apart
 Numbers = NDArray[np.floating]
 Counts = NDArray[np.int64]
 Interval = AccuracyEstimate | AccuracyDifference
@@ -142,10 +144,11 @@ def draw_margin_histogram(
     low, high = min([edges[0], *inside]), max([edges[-1], *inside])
     first, second = count_in_bins(kept, edges), count_in_bins(pruned, edges)
     frame = ChartFrame(widen_range([float(low), float(high)], 0.03), (0.0, 1.12 * float((first + second).max())))
-    parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=format_short, write_y=format_short)]
+    parts = [_HATCH, *frame.axes(f"margin ({norm})", "samples", write_x=format_short, write_y=format_short,
+                                 x_steps=norm == "linf")]  # fmt: skip
     word = "kept" if planned else "samples"
-    parts += _draw_bars(frame, edges, np.zeros_like(first), first, "bar kept", word)
-    parts += _draw_bars(frame, edges, first, second, "bar pruned", "pruned")
+    parts += _draw_bars(frame, edges, np.zeros_like(first), first, "bar kept", word, steps=norm == "linf")
+    parts += _draw_bars(frame, edges, first, second, "bar pruned", "pruned", steps=norm == "linf")
     parts += _mark_beyond(frame, edges, np.concatenate([kept, pruned]), first + second)
     keys = []
     for index, (words, value) in enumerate(marks.items()):
@@ -164,7 +167,9 @@ def draw_margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str)
     edges = bin_edges(np.concatenate([values for _, _, values in margins]))
     shares = [(index, count_in_bins(values, edges) / max(len(values), 1)) for index, _, values in margins]
     frame = ChartFrame((float(edges[0]), float(edges[-1])), (0.0, 1.1 * float(max(share.max() for _, share in shares))))
-    parts = frame.axes(f"margin ({norm})", "share", write_x=format_short, write_y=_format_percent)
+    parts = frame.axes(
+        f"margin ({norm})", "share", write_x=format_short, write_y=_format_percent, x_steps=norm == "linf"
+    )
     for index, share in shares:
         steps = [(frame.across(float(edge)), frame.up(float(value)))
                  for place, value in enumerate(share) for edge in edges[place : place + 2]]  # fmt: skip
@@ -178,6 +183,31 @@ def draw_margin_outlines(margins: Sequence[tuple[int, str, Numbers]], norm: str)
     return make_figure("Margins of several rows", parts, legend=legend)
 
 
+def draw_heat_map(title: str, pairs: tuple[Numbers, Numbers], labels: tuple[str, str], norm: str, note: str) -> Markup:
+    """Draw one quantity of every sample against another: the darker, the more samples; the diagonal is agreement."""
+    edges = bin_edges(np.concatenate(pairs), _CELLS)
+    across, up = (values.astype(np.float64).clip(edges[0], edges[-1]) for values in pairs)
+    counts = np.histogram2d(across, up, bins=[edges, edges])[0]
+    ends = (float(edges[0]), float(edges[-1]))
+    frame = ChartFrame(ends, ends)
+    steps = norm == "linf"
+    parts = frame.axes(*labels, write_x=format_short, write_y=format_short, x_steps=steps, y_steps=steps)
+    width, height = frame.across(float(edges[1])) - LEFT, HEIGHT - BOTTOM - frame.up(float(edges[1]))
+    levels = np.ceil(_LEVELS * np.log1p(counts) / np.log1p(max(counts.max(), 1))).astype(int)
+    for level in range(1, _LEVELS + 1):
+        cells = [f"M{frame.across(float(edges[x])):.1f} {frame.up(float(edges[y + 1])):.1f}h{width:.1f}v{height:.1f}"
+                 f"h-{width:.1f}z" for x, y in np.argwhere(levels == level)]  # fmt: skip
+        if cells:
+            parts.append(make_tag("path", d="".join(cells), class_=f"cell c{level}"))
+    diagonal = [(frame.across(end), frame.up(end)) for end in ends]
+    parts.append(draw_line(*diagonal[0], *diagonal[1], "marked m1"))
+    most = int(counts.max())
+    legend = [legend_key(f"1 to {most:,} samples, by the logarithm", *(
+        make_tag("rect", x=4.5 * level - 4, y=1, width=4.5, height=12, class_=f"cell c{level}")
+        for level in range(1, _LEVELS + 1))), legend_key("equal", draw_line(2, 13, 26, 1, "marked m1"))]  # fmt: skip
+    return make_figure(title, parts, legend=legend, note=note)
+
+
 def draw_strength_histogram(name: str, strength: Numbers, eps: float | None, norm: str) -> Markup:
     """How strongly the kept samples are attacked; counts on a logarithmic axis."""
     ends = [float(strength.min()), float(strength.max()), *([-eps, eps] if eps else [])]
@@ -187,23 +217,31 @@ def draw_strength_histogram(name: str, strength: Numbers, eps: float | None, nor
         widen_range([float(edges[0]), float(edges[-1])], 0.03), (0.7, 2.0 * float(counts.max())), log=True
     )
     parts = frame.axes(
-        f"strength ({norm})" if norm else "strength", "samples", write_x=format_short, write_y=format_short
+        f"strength ({norm})" if norm else "strength",
+        "samples",
+        write_x=format_short,
+        write_y=format_short,
+        x_steps=norm == "linf",
     )
-    parts += _draw_bars(frame, edges, np.zeros_like(counts), counts, "bar kept", "kept")
+    parts += _draw_bars(frame, edges, np.zeros_like(counts), counts, "bar kept", "kept", steps=norm == "linf")
     parts.append(draw_line(frame.across(0), TOP, frame.across(0), HEIGHT - BOTTOM, "marked m0"))
     note = "Of the kept samples, counted on a logarithmic axis; below 0 the attack helps the model."
     return make_figure(f"Strengths of {name}", parts, note=note)
 
 
-def _draw_bars(frame: ChartFrame, edges: Numbers, below: Counts, counts: Counts, kind: str, word: str) -> list[Markup]:
+def _draw_bars(
+    frame: ChartFrame, edges: Numbers, below: Counts, counts: Counts, kind: str, word: str, *, steps: bool
+) -> list[Markup]:
     parts = []
     for place, count in enumerate(counts):
         if count:
             left, right = frame.across(float(edges[place])), frame.across(float(edges[place + 1]))
             top, bottom = frame.up(float(below[place] + count)), frame.up(float(below[place]))
-            words = f"{edges[place]:.4f} to {edges[place + 1]:.4f}: {count:,} {word}"
+            ends = edges[place : place + 2]
+            words = f"{ends[0]:.4f} to {ends[1]:.4f}"
+            words += f" ({STEPS * ends[0]:.2f} to {STEPS * ends[1]:.2f} of {STEPS})" if steps else ""
             box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
-            parts.append(make_tag("rect", make_tag("title", words), class_=kind, **box))
+            parts.append(make_tag("rect", make_tag("title", f"{words}: {count:,} {word}"), class_=kind, **box))
     return parts
 
 

@@ -151,6 +151,7 @@ def list_columns(samples: SampleTable, choice: GallerySelection) -> dict[str, An
         "statuses": [status.name.lower().replace("_", " ") for status in Status],
         "groups": {name: [*describe_group(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
+        "norm": samples.norm,
         "id": table.sample_id.numpy()[rows].tolist(),
         "margin": _list_plain(table.margin.numpy()[rows]),
         "sign": np.sign(np.nan_to_num(table.margin.numpy()[rows])).astype(int).tolist(),

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -10,6 +11,8 @@ from string import Template
 from puma.drawing import COLOURS, DARK
 from puma.errors import PumaError
 from puma.files import write_text
+from puma.report.answer import write_answer
+from puma.report.comparison import compare_two
 from puma.report.gallery import (
     CHOSEN,
     LEAST,
@@ -21,13 +24,14 @@ from puma.report.gallery import (
     tile_size,
 )
 from puma.report.row_figures import draw_margins, draw_trade_offs, draw_training
-from puma.report.row_tables import compare_in_table, describe_study, tabulate_classes
+from puma.report.row_tables import compare_in_table, describe_study, list_notes, tabulate_classes
 from puma.report.rows import ReportStudy, RowResult, read_results
 from puma.report.samples import SampleTable, load_shown_samples
 from puma.report.scan import read_study
 from puma.report.svg import Markup, embed_json, join_markup, make_tag
 
 MAX_SAMPLES = 2000
+_MOST_NOTES = 4  # more stand behind a fold
 _MARK = '<meta name="generator" content="puma report">'
 
 
@@ -79,6 +83,20 @@ def check_out(out: Path, *, force: bool) -> None:
                 raise PumaError(f"{out} is there and is not a report; choose another --out, or give --force.")
 
 
+@dataclass(frozen=True)
+class PageSection:
+    """A section: words, figures side by side, and what follows them."""
+
+    before: Markup = field(default_factory=join_markup)
+    figures: Sequence[Markup] = ()
+    after: Markup = field(default_factory=join_markup)
+
+    def render(self) -> Markup:
+        """Return its content."""
+        drawn = [make_tag("div", *self.figures, class_="figures")] if self.figures else []
+        return join_markup(self.before, *drawn, self.after)
+
+
 def render_page(
     study: ReportStudy,
     results: list[RowResult],
@@ -90,7 +108,9 @@ def render_page(
 ) -> str:
     """Return the page."""
     choice = sheets = None
-    sections = {"What was run": describe_study(study, results), **list_sections(study, results, samples)}
+    sections = list_sections(study, results, samples)
+    picture = _take_picture(sections)
+    sections = {"In short": _open_page(study, results, samples, picture), **sections}
     gallery: object = None
     if samples is not None and samples.table is not None:
         choice = select_samples(samples.margin, max_samples, eps=samples.eps, thresholds=samples.thresholds)
@@ -99,41 +119,83 @@ def render_page(
             **list_columns(samples, choice),
             "tile": tile_size(samples.pool)[::-1] if samples.pool and sheets else None,
         }
-        sections["Gallery"] = _gallery_section(samples, choice, sheets, why)
+        sections["Gallery"] = PageSection(_gallery_section(samples, choice, sheets, why))
     style, script = (
         _write_palette() + _read_template("page.css") + _write_sheet_rules(sheets or []),
         _read_template("page.js"),
     )
     links = [make_tag("a", name, href=f"#{_anchor_of(name)}") for name in sections]
+    body = [
+        make_tag("section", make_tag("h2", name), section.render(), id=_anchor_of(name))
+        for name, section in sections.items()
+    ]
     return Template(_read_template("page.html")).substitute(
         mark=_MARK,
         policy=f"default-src 'none'; img-src data:; style-src {_hash_source(style)}; "
         f"script-src {_hash_source(script)}; base-uri 'none'; form-action 'none'",
         title=join_markup(title),
         links=join_markup(*links),
-        sections=join_markup(
-            *(make_tag("section", make_tag("h2", name), body, id=_anchor_of(name)) for name, body in sections.items())
-        ),
+        sections=join_markup(*body),
         gallery=embed_json(gallery),
         style=style,
         script=script,
     )
 
 
-def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleTable | None) -> dict[str, Markup]:
+def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleTable | None) -> dict[str, PageSection]:
     """Sections by name, in the order of the page; what there are no files for is left out."""
-    sections = {}
+    sections = {"What was run": PageSection(describe_study(study, results))}
     if any(result.evaluations or result.row.paper for result in results):
-        sections["Accuracy and robustness"] = join_markup(draw_trade_offs(results), compare_in_table(results))
-    drawn = draw_training(results)
-    if drawn:
-        sections["Training"] = drawn
+        drawn = draw_trade_offs(results)
+        sections["Accuracy and robustness"] = PageSection(figures=drawn, after=compare_in_table(results))
+    legend, curves = draw_training(results)
+    if curves:
+        sections["Training"] = PageSection(legend, curves)
+    for pair in compare_two(study):
+        tables = make_tag("div", *(make_tag("div", table) for table in pair.tables), class_="beside")
+        sections[pair.title] = PageSection(pair.words, pair.figures, tables)
     if samples is not None:
-        sections["Margins and strengths" if samples.table else "Strengths"] = draw_margins(study, samples)
+        name = "Margins and strengths" if samples.table else "Strengths"
+        sections[name] = PageSection(*draw_margins(study, samples))
     by_class = tabulate_classes(results, samples)
     if by_class:
-        sections["Classes"] = by_class
+        sections["Classes"] = PageSection(by_class)
     return sections
+
+
+_TELLING = (
+    "Accuracy and robustness",
+    "Two margin files",
+    "Two plans",
+    "Margins and strengths",
+    "Strengths",
+    "Training",
+)
+
+
+def _take_picture(sections: dict[str, PageSection]) -> Markup | None:
+    """Take the most telling figure out of its section."""
+    for name in _TELLING:
+        section = sections.get(name)
+        if section is not None and section.figures:
+            picture, *others = section.figures
+            sections[name] = replace(section, figures=others)
+            return picture
+    return None
+
+
+def _open_page(
+    study: ReportStudy, results: list[RowResult], samples: SampleTable | None, picture: Markup | None
+) -> PageSection:
+    """Put together what the page opens with: the answer, a picture, and what a reader should know."""
+    answer = make_tag("div", write_answer(results, samples), class_="told")
+    opening = make_tag("div", answer, *([picture] if picture else []), class_="answer")
+    notes = [make_tag("li", note) for note in list_notes(study, results)]
+    shown = [make_tag("ul", *notes[:_MOST_NOTES], class_="notes")] if notes else []
+    if len(notes) > _MOST_NOTES:
+        more = make_tag("ul", *notes[_MOST_NOTES:], class_="notes")
+        shown.append(make_tag("details", make_tag("summary", f"{len(notes) - _MOST_NOTES} more notes"), more))
+    return PageSection(opening, after=join_markup(*shown))
 
 
 def _gallery_section(samples: SampleTable, choice: GallerySelection, sheets: list[SpriteSheet], why: str) -> Markup:

@@ -1,6 +1,5 @@
 """The figures of a report: which rows, seeds and files are drawn, and what is said about them."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,12 @@ from puma.report.samples import SampleTable
 from puma.report.statistics import choose_robust_attack
 from puma.report.svg import Markup, join_markup, make_tag
 from puma.report.training_curves import PANELS
+from puma.report.units import write_distance, write_radius
+
+_LARGEST = 1e15  # no count or loss is larger; NaN is not smaller either
 
 
-def draw_trade_offs(results: list[RowResult]) -> Markup:
+def draw_trade_offs(results: list[RowResult]) -> list[Markup]:
     """Draw accuracy against robustness, and the changes from the baseline."""
     robust = choose_robust_attack([result.estimates() for result in results]) or "cw"
     points = []
@@ -34,11 +36,9 @@ def draw_trade_offs(results: list[RowResult]) -> Markup:
         if pair or ("clean" in estimates and robust in estimates):
             points.append(TradeOffPoint(result.row.name, index, estimates.get("clean"), estimates.get(robust), pair))
     if not points:
-        return join_markup()
+        return []
     changed = _draw_changes(results, robust)
-    return make_tag(
-        "div", draw_trade_off(points, title_attack(robust)), *([changed] if changed else []), class_="figures"
-    )
+    return [draw_trade_off(points, title_attack(robust)), *([changed] if changed else [])]
 
 
 def _draw_changes(results: list[RowResult], robust: str) -> Markup | None:
@@ -61,8 +61,8 @@ def _paper_pair(result: RowResult, robust: str) -> tuple[float, float] | None:
     return (paper["clean"], paper[robust]) if {"clean", robust} <= paper.keys() else None
 
 
-def draw_training(results: list[RowResult]) -> Markup:
-    """Draw what the runs recorded over samples seen; nothing where they recorded nothing."""
+def draw_training(results: list[RowResult]) -> tuple[Markup, list[Markup]]:
+    """Draw what the runs recorded over samples seen, with a legend for all; nothing where they recorded nothing."""
     figures = []
     for name, title in PANELS.items():
         lines = [
@@ -73,43 +73,44 @@ def draw_training(results: list[RowResult]) -> Markup:
         ]
         if lines:
             figures.append(draw_run_curves(title.capitalize(), lines, shares="accuracy" in name or "share" in name))
-    if not figures:
-        return join_markup()
     names = [(index, result.row.name) for index, result in enumerate(results) if any(result.metrics)]
     seeds = "Thin lines of one colour and dash are the seeds of a row."
-    return join_markup(make_tag("p", seeds), make_row_legend(names), make_tag("div", *figures, class_="figures"))
+    return join_markup(make_tag("p", seeds), make_row_legend(names)), figures
 
 
 def _has_numbers(line: dict[str, Any], name: str) -> bool:
-    return all(isinstance(line.get(key), (int, float)) and math.isfinite(line[key]) for key in ("samples", name))
+    """Whether a line has both as numbers that can be drawn; JSON may hold integers beyond any float."""
+    values = [line.get(key) for key in ("samples", name)]
+    return all(isinstance(value, (int, float)) and abs(value) < _LARGEST for value in values)
 
 
-def draw_margins(study: ReportStudy, samples: SampleTable) -> Markup:
-    """Draw and tell how margins and strengths are distributed."""
+def draw_margins(study: ReportStudy, samples: SampleTable) -> tuple[Markup, list[Markup]]:
+    """Tell and draw how margins and strengths are distributed."""
     margin, norm = samples.margin, samples.norm
     known = np.isfinite(margin)
-    parts = []
+    figures = []
     if known.any():
-        marks = {"0, the boundary": 0.0, **({f"eps {samples.eps:.4g}": samples.eps} if samples.eps else {})}
-        marks |= {f"threshold {value:.4g} ({name})": value for name, value in samples.thresholds.items()}
+        marks: dict[str, float] = {"0, the boundary": 0.0}
+        if samples.eps:
+            marks[join_markup("eps ", write_radius(samples.eps, norm))] = samples.eps
+        for name, value in samples.thresholds.items():
+            marks[join_markup("threshold ", write_distance(value, norm), f" ({name})")] = value
         kept, pruned = margin[known & samples.keep], margin[known & ~samples.keep]
-        parts.append(
+        figures.append(
             draw_margin_histogram(
                 samples.name, kept.astype(float), pruned.astype(float), marks, norm, planned=samples.plan is not None
             )
         )
     if samples.strength is not None and samples.keep.any():
         strength = samples.strength[samples.keep].astype(float)
-        parts.append(draw_strength_histogram(samples.name, strength, samples.eps, norm))
+        figures.append(draw_strength_histogram(samples.name, strength, samples.eps, norm))
     several = _draw_outlines(study, norm)
-    return join_markup(
-        make_tag("p", *_describe_margins(study, samples, known)),
-        make_tag("div", *parts, *([several] if several else []), class_="figures"),
-    )
+    words = make_tag("p", *_describe_margins(study, samples, known))
+    return words, [*figures, *([several] if several else [])]
 
 
 def _describe_margins(study: ReportStudy, samples: SampleTable, known: NDArray[np.bool_]) -> list[str]:
-    margin = samples.margin
+    margin, norm = samples.margin, samples.norm
     what = "margins" if samples.table else "a plan"
     rivals = sum(any(seed.margins if samples.table else seed.plan for seed in row.seeds) for row in study.rows)
     which = f", the first of {rivals} rows with {what}" if rivals > 1 else ""
@@ -119,13 +120,16 @@ def _describe_margins(study: ReportStudy, samples: SampleTable, known: NDArray[n
             *samples.notes,
         ]
     wrong = int((margin < 0).sum())
+    method = samples.table.made_from.get("method", "unknown method")
     words = [f"Shown is {samples.name}{which}: {len(samples):,} samples, {wrong:,} with a margin below 0. "]
+    words.append(f"The margins are those of {samples.margin_model}, by {method} in {norm}. ")
     if samples.eps:
-        words.append(f"eps is {samples.eps:.6g}. ")
+        words += ["eps is ", write_radius(samples.eps, norm), ". "]
     for name, value in samples.thresholds.items():
         easy, kept = name == "easy", margin[samples.keep]
         beyond = int((kept > value).sum() if easy else (kept < value).sum())
-        words.append(f"{name.capitalize()} samples are pruned {'from' if easy else 'up to'} a margin of {value:.6g}")
+        words += [f"{name.capitalize()} samples are pruned {'from' if easy else 'up to'} a margin of "]
+        words.append(write_distance(value, norm))
         words.append(f"; {beyond:,} kept samples have a {'higher' if easy else 'lower'} one. " if beyond else ". ")
     if not known.all():
         words.append(f"The search found no boundary for {int((~known).sum()):,} samples; they are not drawn. ")

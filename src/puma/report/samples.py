@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
+from puma.files import read_links
 from puma.margins import Margins
 from puma.planning import Plan
-from puma.pools import Pool
+from puma.pools import Origin, Pool
 from puma.report.rows import (
     ReportRow,
     ReportStudy,
@@ -21,6 +24,8 @@ from puma.report.rows import (
     read_margins_origin,
     seed_name,
 )
+from puma.report.svg import Markup, join_markup
+from puma.report.units import write_distance, write_radius
 from puma.scores import align_rows
 
 
@@ -49,16 +54,29 @@ class SampleTable:
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """Labels (n,); None without the pool."""
-        return None if self.pool is None else self.pool.labels[self.position]
+        """Labels (n,) of the pool, else those that the margins tell; None where neither does."""
+        if self.pool is not None:
+            return self.pool.labels[self.position]
+        told = None if self.table is None else self.table.label.numpy()
+        return None if told is None or not len(told) or told.min() < 0 else told
+
+    @property
+    def generated(self) -> NDArray[np.bool_] | None:
+        """Which samples are generated (n,); None without the pool."""
+        return None if self.pool is None else self.pool.origin[self.position] == Origin.GENERATED
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes; their numbers without the pool."""
         if self.pool is not None:
             return self.pool.class_names
-        highest = -1 if self.table is None else max(int(self.table.prediction.max()), int(self.table.rival.max()), 0)
-        return tuple(map(str, range(1 + highest)))
+        columns = [] if self.table is None else [self.table.prediction, self.table.rival, self.table.label]
+        return tuple(map(str, range(1 + max([int(column.max()) for column in columns], default=-1))))
+
+    @property
+    def margin_model(self) -> str:
+        """Which net the margins are of, as their file tells it."""
+        return "" if self.table is None else name_margin_model(self.table.made_from)
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -77,6 +95,15 @@ class SampleTable:
             high, low = pruned[pruned > middle], pruned[pruned <= middle]
         found = {"easy": float(high.min())} if rule.easy_by_margin and len(high) else {}
         return found | ({"difficult": float(low.max())} if rule.difficult_by_margin and len(low) else {})
+
+
+def name_margin_model(made_from: Mapping[str, Any]) -> str:
+    """Name the net that margins were measured with: where it lay, and the start of its hash."""
+    link = next((link for link in read_links(made_from) or () if link.kind == "model"), None)
+    place = "/".join(Path(link.path).parts[-2:]) if link else ""
+    known = (link.hash if link else "") or str(made_from.get("model") or "")
+    words = f"model {known[:8]}" if known else ""
+    return f"{place} ({words})" if place and words else place or words or "an unknown model"
 
 
 def load_shown_samples(study: ReportStudy) -> SampleTable | None:
@@ -201,21 +228,32 @@ def read_planned_eps(plan: Plan) -> float | None:
     return _parse_number(read_made_from(plan).get("strength.eps")) or None
 
 
-def describe_plan(plan: Plan) -> str:
-    """Say what a plan does to how many samples."""
+def describe_plan(plan: Plan, norm: str | None = None) -> Markup:
+    """Say what a plan does to how many samples; strengths are told in the units of ``norm``, else the plan's own."""
     kept = plan.strength[plan.keep].numpy()
     dropped = len(plan) - len(kept)
+    norm = norm or read_made_from(plan).get("margins.norm")
     rules = _describe_pruning(read_rule(plan), len(plan), dropped)
-    words = f"keeps {len(kept):,} of {len(plan):,} and prunes {dropped:,}"
-    words += f" ({_list_words(rules)})" if rules else ""
+    words: list[str] = [f"keeps {len(kept):,} of {len(plan):,} and prunes {dropped:,}"]
+    words += [f" ({_list_words(rules)})"] if rules else []
     if len(kept):
         low, high = float(kept.min()), float(kept.max())
-        negative, weaker = int((kept < 0).sum()), int((np.abs(kept) < np.abs(kept).max()).sum())
-        same = f"attacks all with {high:.4g}"
-        fitted = f"attacks with {low:.4g} to {high:.4g}, {weaker:,} less strongly, {negative:,} towards their label"
-        words += f"; {same if low == high else fitted}"
+        negative, weaker = count_weakened(plan)
+        if low == high:
+            words += ["; attacks all with ", write_radius(high, norm)]
+        else:
+            words += ["; attacks with ", write_distance(low, norm), " to ", write_distance(high, norm)]
+            words += [f", {weaker:,} less strongly, {negative:,} towards their label"]
     gap = _parse_number(read_made_from(plan).get("strength.gap"))
-    return f"{words}; gap {gap:.4g}." if gap else f"{words}."
+    return join_markup(*words, *(["; gap ", write_distance(gap, norm, signed=False)] if gap else []), ".")
+
+
+def count_weakened(plan: Plan) -> tuple[int, int]:
+    """Return how many kept samples are attacked towards their label, and how many less strongly than the strongest."""
+    kept = plan.strength[plan.keep].numpy()
+    if not len(kept):
+        return 0, 0
+    return int((kept < 0).sum()), int((np.abs(kept) < np.abs(kept).max()).sum())
 
 
 def _describe_pruning(rule: PlanRule, count: int, dropped: int) -> list[str]:

@@ -20,7 +20,7 @@ _MOST_FOLDERS = 20_000
 
 
 def read_study(paths: Sequence[Path]) -> ReportStudy:
-    """Read what the paths hold: run folders, folders of results, or experiment.json.
+    """Read what the paths hold: run folders, folders of results, margins and plans, or experiment.json.
 
     What an experiment names is not listed a second time.
     """
@@ -32,14 +32,21 @@ def read_study(paths: Sequence[Path]) -> ReportStudy:
             found.experiments.append(path)
         elif path.is_dir():
             _search(path, found, DEPTH)
+        elif path.suffix == ".parquet" and path.is_file():
+            named = len(found.margins) + len(found.plans)
+            _sort_table(path, found)
+            if len(found.margins) + len(found.plans) == named:
+                why = found.notes.pop().removeprefix("A table cannot be read: ") if found.notes else ""
+                raise PumaError(why or f"{path} is neither margins nor a plan; give one of those, or a folder of them.")
         elif path.is_file():
-            raise PumaError(f"{path} is a file; give the folder it lies in, or an {RECORD_FILE}.")
+            raise PumaError(f"{path} is a file; give margins, a plan, an {RECORD_FILE} or the folder it lies in.")
         else:
             raise PumaError(f"no such file or folder: {path}.")
     studies = [read_experiment(path) for path in {path.resolve(): path for path in found.experiments}.values()]
     rows, notes = match_rows(found, studies)
     if rows:
-        title = ", ".join(dict.fromkeys(path.resolve().name for path in paths if path.is_dir()))
+        names = [path.resolve().name if path.is_dir() else path.stem for path in paths if path.name != RECORD_FILE]
+        title = ", ".join(dict.fromkeys(names))
         studies.append(ReportStudy(title, rows, notes=tuple(notes), place=title))
     if not studies:
         places = ", ".join(map(str, paths))

@@ -100,6 +100,9 @@ LEFT, RIGHT, TOP, BOTTOM = 56.0, 24.0, 24.0, 44.0
 _SIGN = 7.8  # no digit is wider, at the largest size of the style sheet
 COLOURS, SHAPES, DASHES = 7, 6, 4  # how many the style sheet and draw_mark() know
 
+STEPS = 255  # of a pixel
+IN_STEPS, IN_SHARES = "in255", "in1"  # classes of what is written in steps, and in shares of the pixel range
+
 Write = Callable[[float], str]
 
 
@@ -122,23 +125,46 @@ class ChartFrame:
         place = math.log10(max(value, self.y[0])) if self.log else value
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (place - low) / (high - low)
 
-    def axes(self, x_label: str, y_label: str, *, write_x: Write, write_y: Write) -> list[Markup]:
-        """Grid, ticks and labels."""
+    def axes(
+        self,
+        x_label: str,
+        y_label: str,
+        *,
+        write_x: Write,
+        write_y: Write,
+        x_steps: bool = False,
+        y_steps: bool = False,
+    ) -> list[Markup]:
+        """Grid, ticks and labels; an axis in ``steps`` is there twice, for either unit of the page's switch."""
         parts = []
-        for value in round_ticks(*self.x):
-            place = self.across(value)
-            parts.append(draw_line(place, TOP, place, HEIGHT - BOTTOM, "grid"))
-            words = write_x(value)
-            parts.append(
-                draw_text(min(place, WIDTH - _SIGN * len(words) / 2), HEIGHT - BOTTOM + 17, words, "tick middle")
-            )
-        for value in list_decades(*self.y) if self.log else round_ticks(*self.y):
-            place = self.up(value)
-            parts.append(draw_line(LEFT, place, WIDTH - RIGHT, place, "grid"))
-            parts.append(draw_text(LEFT - 6, place + 4, write_y(value), "tick end"))
+        for draw, label, write, twice in (
+            (self._draw_x_axis, x_label, write_x, x_steps),
+            (self._draw_y_axis, y_label, write_y, y_steps),
+        ):
+            if twice:
+                parts.append(make_tag("g", *draw(f"{label}, in 1/{STEPS}", write, STEPS), class_=IN_STEPS))
+                parts.append(make_tag("g", *draw(label, write, 1), class_=IN_SHARES))
+            else:
+                parts += draw(label, write, 1)
         parts.append(draw_line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "axis"))
-        parts.append(draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "label middle"))
-        parts.append(draw_text(4, 13, y_label, "label"))
+        return parts
+
+    def _draw_x_axis(self, label: str, write: Write, scale: int) -> list[Markup]:
+        parts = [draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, label, "label middle")]
+        for value in round_ticks(scale * self.x[0], scale * self.x[1]):
+            place, words = self.across(value / scale), write(value)
+            parts.append(draw_line(place, TOP, place, HEIGHT - BOTTOM, "grid"))
+            edge = min(place, WIDTH - _SIGN * len(words) / 2)
+            parts.append(draw_text(edge, HEIGHT - BOTTOM + 17, words, "tick middle"))
+        return parts
+
+    def _draw_y_axis(self, label: str, write: Write, scale: int) -> list[Markup]:
+        parts = [draw_text(4, 13, label, "label")]
+        low, high = scale * self.y[0], scale * self.y[1]
+        for value in list_decades(low, high) if self.log else round_ticks(low, high):
+            place = self.up(value / scale)
+            parts.append(draw_line(LEFT, place, WIDTH - RIGHT, place, "grid"))
+            parts.append(draw_text(LEFT - 6, place + 4, write(value), "tick end"))
         return parts
 
 

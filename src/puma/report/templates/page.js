@@ -11,6 +11,152 @@
   });
 }
 
+// Units: margins and radii in steps of 1/255, as pixels are stored, or as shares of the pixel range.
+const units = { listeners: [], steps: () => document.documentElement.dataset.unit === "255" };
+{
+  const root = document.documentElement, button = document.getElementById("unit");
+  const told = () => { button.textContent = units.steps() ? "Units: 1/255" : "Units: [0, 1]"; };
+  try { if (localStorage.getItem("puma-unit") === "1") root.dataset.unit = "1"; } catch { /* private mode */ }
+  told();
+  button.hidden = !document.querySelector("main :not(label) > .in255");
+  button.addEventListener("click", () => {
+    root.dataset.unit = units.steps() ? "1" : "255";
+    told();
+    try { localStorage.setItem("puma-unit", root.dataset.unit); } catch { /* private mode */ }
+    for (const listener of units.listeners) listener();
+  });
+}
+
+// Tools: every table can be copied, every figure saved.
+{
+  const make = (name, text) => { const made = document.createElement(name); made.textContent = text; return made; };
+
+  function bar(words, actions) {
+    const tools = make("div", words);
+    tools.className = "tools";
+    for (const [name, label, action] of actions) {
+      const button = make("button", name);
+      button.type = "button";
+      button.setAttribute("aria-label", label);
+      button.addEventListener("click", async () => {
+        await action();
+        button.textContent = "Done";
+        setTimeout(() => { button.textContent = name; }, 1500);
+      });
+      tools.append(button);
+    }
+    return tools;
+  }
+
+  const plain = (cell) => cell.innerText.replace(/\s+/g, " ").trim();
+
+  function cells(table) {
+    const rows = [[...table.tHead.rows[0].cells].map(plain)];
+    for (const body of table.tBodies) {
+      let heading = "";
+      for (const row of body.rows) {
+        if (row.cells[0].scope === "rowgroup") { heading = `${plain(row.cells[0])}: `; continue; }
+        const texts = [...row.cells].map(plain);
+        rows.push([heading + texts[0], ...texts.slice(1)]);
+      }
+    }
+    return rows;
+  }
+
+  const signs = { "−": "-", "–": "-", "→": "->", "≤": "<=", "≥": ">=", "±": "+-", "∞": "inf" };
+  const latexSigns = { "−": "$-$", "–": "--", "→": "$\\to$", "≤": "$\\leq$", "≥": "$\\geq$", "±": "$\\pm$", "∞": "$\\infty$",
+    "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$" };
+  const kinds = {
+    CSV: (rows) => rows.map((row) => row.map((text) => {
+      const written = text.replace(/[−–→≤≥±∞]/g, (sign) => signs[sign]);
+      return /[",\n]/.test(written) ? `"${written.replaceAll('"', '""')}"` : written;
+    }).join(",")).join("\n"),
+    Markdown: (rows) => {
+      const line = (row) => `| ${row.map((text) => text.replace(/[\\|]/g, "\\$&")).join(" | ")} |`;
+      return [line(rows[0]), `|${rows[0].map((_, index) => index ? "---:" : "---").join("|")}|`, ...rows.slice(1).map(line)].join("\n");
+    },
+    LaTeX: (rows) => {
+      const escaped = (text) => text.replace(/[\\~^<>|−–→≤≥±∞]|[&%$#_{}]/g, (sign) => latexSigns[sign] ?? `\\${sign}`);
+      const line = (row) => `${row.map(escaped).join(" & ")} \\\\`;
+      return [`\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "\\toprule", line(rows[0]), "\\midrule", ...rows.slice(1).map(line),
+        "\\bottomrule", "\\end{tabular}"].join("\n");
+    },
+  };
+
+  async function copy(text) {
+    try { await navigator.clipboard.writeText(text); } catch {
+      const area = make("textarea", text);
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  }
+
+  for (const box of document.querySelectorAll(".scroll")) {
+    const table = box.querySelector("table"), name = table.caption.textContent;
+    box.after(bar("Copy as", Object.entries(kinds).map(([kind, write]) =>
+      [kind, `Copy ${name} as ${kind}`, () => copy(`${write(cells(table))}\n`)])));
+  }
+
+  const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family", "text-anchor"];
+  const SVG = "http://www.w3.org/2000/svg";
+
+  // A copy whose look does not need the page: every style written out, what is hidden left out.
+  function bare(element) {
+    const copy = element.cloneNode(false), style = getComputedStyle(element);
+    if (style.display === "none") return null;
+    copy.removeAttribute("class");
+    if (!["svg", "g", "defs", "title"].includes(element.tagName)) {
+      for (const name of STYLES) copy.setAttribute(name, style.getPropertyValue(name));
+    }
+    for (const child of element.childNodes) {
+      const inner = child.nodeType === Node.ELEMENT_NODE ? bare(child) : child.cloneNode(false);
+      if (inner) copy.append(inner);
+    }
+    return copy;
+  }
+
+  function written(figure) {
+    const picture = figure.querySelector("svg[role=img]"), [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
+    const keys = [...figure.querySelectorAll(".legend span:has(> .key)")], whole = height + 24 + 18 * keys.length;
+    const look = getComputedStyle(document.body), made = document.createElementNS(SVG, "svg");
+    const put = (parent, name, values, text) => {
+      const child = document.createElementNS(SVG, name);
+      for (const [key, value] of Object.entries(values)) child.setAttribute(key, value);
+      if (text !== undefined) child.textContent = text;
+      parent.append(child);
+      return child;
+    };
+    for (const [key, value] of Object.entries({ xmlns: SVG, viewBox: `0 0 ${width} ${whole}`, width: 2 * width, height: 2 * whole })) made.setAttribute(key, value);
+    put(made, "title", {}, picture.getAttribute("aria-label"));
+    put(made, "rect", { width, height: whole, fill: look.backgroundColor });
+    const words = { fill: look.color, "font-family": look.fontFamily };
+    put(made, "text", { ...words, x: 4, y: 15, "font-size": 13, "font-weight": "bold" }, figure.querySelector("figcaption strong").textContent);
+    const inner = bare(picture);
+    for (const [key, value] of Object.entries({ y: 22, width, height })) inner.setAttribute(key, value);
+    made.append(inner);
+    keys.forEach((key, index) => {
+      const small = bare(key.querySelector("svg"));
+      for (const [name, value] of Object.entries({ x: 56, y: height + 24 + 18 * index, width: 28, height: 14 })) small.setAttribute(name, value);
+      made.append(small);
+      put(made, "text", { ...words, x: 92, y: height + 35 + 18 * index, "font-size": 11 }, key.innerText.replace(/\s+/g, " ").trim());
+    });
+    return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(made)}\n`;
+  }
+
+  for (const figure of document.querySelectorAll("figure")) {
+    const title = figure.querySelector("figcaption strong").textContent;
+    figure.append(bar("", [["Save as SVG", `Save ${title} as SVG`, () => {
+      const link = make("a", ""), address = URL.createObjectURL(new Blob([written(figure)], { type: "image/svg+xml" }));
+      link.href = address;
+      link.download = `${title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "")}.svg`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(address), 1000);
+    }]]));
+  }
+}
+
 // The gallery: columns of numbers, one place per sample; tiles are made a page at a time.
 {
   const all = JSON.parse(document.getElementById("gallery-columns").textContent);
@@ -22,14 +168,18 @@ function gallery(all) {
   const find = (id) => document.getElementById(id);
   const control = Object.fromEntries(["group", "class", "kept", "origin", "from", "to", "sort"].map((id) => [id, find(id)]));
   const every = all.id.map((_, place) => place);
-  const signed = (value) => value === null || value === undefined ? "–" : (value < 0 ? "−" : "+")
-    + (value !== 0 && Math.abs(value) < 0.001 ? Math.abs(value).toExponential(1).replace("-", "−") : Math.abs(value).toFixed(4));
+  const steps = () => all.norm === "linf" && units.steps();
+  const signed = (value) => {
+    if (value === null || value === undefined) return "–";
+    const size = Math.abs(value) * (steps() ? 255 : 1), small = size !== 0 && size < (steps() ? 0.01 : 0.001);
+    return (value < 0 ? "−" : "+") + (small ? size.toExponential(1).replace("-", "−") : size.toFixed(steps() ? (size < 10 ? 2 : 1) : 4)) + (steps() ? "/255" : "");
+  };
   const named = (label) => label === null || label === undefined || label < 0 ? "–" : all.classes[label] ?? String(label);
   const labelOf = (place) => all.label ? named(all.label[place]) : "label unknown";
   const marginOf = (place) => all.margin[place] !== null ? signed(all.margin[place])
     : ["−∞", "none", "+∞"][all.sign[place] + 1];
   const planOf = (place) => all.planned ? (all.kept[place] ? "✓ kept" : "✕ pruned") : "no plan";
-  const strengthOf = (place) => !all.planned ? "–" : all.kept[place] ? all.strength[place] : "– (pruned)";
+  const strengthOf = (place) => !all.planned ? "–" : !all.kept[place] ? "– (pruned)" : steps() ? signed(all.strength[place]) : all.strength[place];
   const wrong = (place) => all.label && all.label[place] !== all.prediction[place];
   let listed = every, made = 0, open = { list: every, index: 0 };
 
@@ -52,7 +202,7 @@ function gallery(all) {
   }
 
   function words(place) {
-    return `Sample ${all.id[place]}, ${labelOf(place)}, predicted ${named(all.prediction[place])}, margin ${marginOf(place)}${all.planned ? `, ${planOf(place).slice(2)}` : ""}`;
+    return `Sample ${all.id[place]}, ${labelOf(place)}, predicted ${named(all.prediction[place])}, margin ${marginOf(place)}${all.planned ? `, ${planOf(place).slice(2)}` : ""}${all.generated && all.generated[place] ? ", generated" : ""}`;
   }
 
   function tile(list, index) {
@@ -61,10 +211,13 @@ function gallery(all) {
     if (all.planned) made.dataset.kept = all.kept[place];
     made.dataset.place = place;
     made.setAttribute("aria-label", words(place));
-    const picture = element("span");
+    const frame = element("span", undefined, "frame"), picture = element("span");
     picture.style.display = "block";
     paint(picture, place);
-    made.append(picture, element("strong", labelOf(place)));
+    frame.append(picture);
+    if (all.generated) made.dataset.generated = all.generated[place];
+    if (all.tile && all.generated && all.generated[place]) frame.append(element("span", "generated", "badge"));
+    made.append(frame, element("strong", labelOf(place)));
     made.append(element("span", `→ ${named(all.prediction[place])}`, wrong(place) ? "wrong" : ""));
     made.append(element("span", `margin ${marginOf(place)}`));
     if (all.planned && all.kept[place]) made.append(element("span", `strength ${signed(all.strength[place])}`));
@@ -75,8 +228,8 @@ function gallery(all) {
 
   function matching() {
     const group = control.group.value ? new Set(all.groups[control.group.value][2]) : null;
-    const low = control.from.value === "" ? null : Number(control.from.value);
-    const high = control.to.value === "" ? null : Number(control.to.value);
+    const share = (input) => input.value === "" ? null : Number(input.value) / (steps() ? 255 : 1);
+    const low = share(control.from), high = share(control.to);
     return every.filter((place) => {
       const margin = all.margin[place] ?? (all.sign[place] ? all.sign[place] * Infinity : NaN);
       return (!group || group.has(place))
@@ -128,7 +281,7 @@ function gallery(all) {
     const groups = Object.values(all.groups).filter((group) => group[2].includes(place)).map((group) => group[0]);
     const numbers = {
       sample_id: all.id[place], label: labelOf(place), prediction: named(all.prediction[place]) + (wrong(place) ? " (wrong)" : ""),
-      rival: named(all.rival[place]), margin: all.margin[place] === null ? marginOf(place) : all.margin[place],
+      rival: named(all.rival[place]), margin: all.margin[place] === null || steps() ? marginOf(place) : all.margin[place],
       search: all.statuses[all.status[place]] ?? "unknown", plan: planOf(place),
       strength: strengthOf(place),
       origin: all.generated ? (all.generated[place] ? "generated" : "real") : "unknown", groups: groups.join(", "),
@@ -155,11 +308,13 @@ function gallery(all) {
     select.append(made);
   }
 
-  option(control.group, "", "all");
-  for (const [name, [title, sentence, members]] of Object.entries(all.groups)) {
-    option(control.group, name, `${title} (${members.length.toLocaleString("en")})`);
-    if (name === "random") continue;
-    const strip = element("div", undefined, "strip"), heading = element("h3", title), tiles = element("div", undefined, "tiles");
+  function strips() {
+    find("strips").replaceChildren();
+    for (const [name, [title, sentence, members]] of Object.entries(all.groups)) if (name !== "random") strip(name, title, sentence, members);
+  }
+
+  function strip(name, title, sentence, members) {
+    const box = element("div", undefined, "strip"), heading = element("h3", title), tiles = element("div", undefined, "tiles");
     const browse = element("button", `Browse ${members.length.toLocaleString("en")}`);
     browse.type = "button";
     browse.addEventListener("click", () => {
@@ -171,9 +326,12 @@ function gallery(all) {
     });
     heading.append(browse);
     for (let index = 0; index < Math.min(STRIP, members.length); index += 1) tiles.append(tile(members, index));
-    strip.append(heading, element("p", sentence), tiles);
-    find("strips").append(strip);
+    box.append(heading, element("p", sentence), tiles);
+    find("strips").append(box);
   }
+
+  option(control.group, "", "all");
+  for (const [name, [title, , members]] of Object.entries(all.groups)) option(control.group, name, `${title} (${members.length.toLocaleString("en")})`);
   option(control.class, "", "all");
   const present = new Set(all.label ?? []);
   all.classes.forEach((name, label) => { if (present.has(label)) option(control.class, String(label), name); });
@@ -193,5 +351,15 @@ function gallery(all) {
     if (event.key === "ArrowLeft") step(-1);
     if (event.key === "ArrowRight") step(1);
   });
+  // A number that was typed stays the same distance.
+  units.listeners.push(() => {
+    if (all.norm !== "linf") return;
+    const scale = units.steps() ? 255 : 1 / 255;
+    for (const input of [control.from, control.to]) if (input.value !== "") input.value = String(Number((Number(input.value) * scale).toPrecision(6)));
+    strips();
+    refresh();
+  });
+  if (all.norm !== "linf") for (const hint of find("filters").querySelectorAll(".in255")) hint.remove();
+  strips();
   refresh();
 }
