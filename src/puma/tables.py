@@ -52,7 +52,7 @@ def write_table(
 
 def read_head(path: str | Path, what: str) -> TableHead:
     """Return columns, rows and footer of a table; a file that is no whole table raises, ``what`` names it."""
-    with _open_table(Path(path), what) as file:
+    with open_table(Path(path), what) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
         metadata = schema.metadata or {}
         footer = parse_json(metadata[_KEY], str(path), "its footer") if _KEY in metadata else {}
@@ -63,7 +63,7 @@ def read_columns(path: str | Path, columns: Mapping[str, pa.DataType], what: str
     """Read columns as arrays of the given types; missing columns, values or another type raise."""
     path = Path(path)
     values: dict[str, NDArray[Any]] = {}
-    with _open_table(path, what) as file:
+    with open_table(path, what) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if rows > max(_ROWS, _MOST_PACKED * path.stat().st_size):
             raise PumaError(f"{path} is damaged: {rows:,} rows in {path.stat().st_size:,} bytes; make it again.")
@@ -92,7 +92,7 @@ def read_columns(path: str | Path, columns: Mapping[str, pa.DataType], what: str
 
 def read_whole(path: str | Path, what: str) -> pa.Table:
     """Read a table as it is."""
-    with _open_table(Path(path), what) as file:
+    with open_table(Path(path), what) as file:
         return file.read()
 
 
@@ -110,7 +110,8 @@ def _open_native(path: Path, mode: str) -> pa.OSFile:
 
 
 @contextmanager
-def _open_table(path: Path, what: str) -> Iterator[pq.ParquetFile]:
+def open_table(path: Path, what: str) -> Iterator[pq.ParquetFile]:
+    """Open a table with all checksums verified; whatever it raises within the block is one sentence."""
     open_regular(path, what).close()
     try:
         with (

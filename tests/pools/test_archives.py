@@ -210,7 +210,7 @@ def test_bytes_behind_the_last_image_of_an_npz_are_told(tmp_path: Path) -> None:
 HOSTILE = """
 import sys
 from pathlib import Path
-from puma.pools.pictures import decode_picture
+from puma.pools.decoding import decode_picture
 try:
     decode_picture(Path(sys.argv[1]), 224, 3)
 except ValueError as error:

@@ -36,6 +36,9 @@ COMMANDS: dict[str, Verb] = {
     "data import fashion-mnist": Verb("data:import_fashion_mnist", "Fashion-MNIST from its four idx files"),
     "data import npz": Verb("data:import_npz", "an .npz with image and label, such as generated images"),
     "data import folder": Verb("data:import_folder", "one sub-folder of pictures per class"),
+    "data import tar": Verb("shards:import_tars", "tars of pictures, one per class, read where they lie"),
+    "data import webdataset": Verb("shards:import_webdataset", "WebDataset shards, read where they lie"),
+    "data import parquet": Verb("shards:import_parquet", "Parquet files of pictures, read where they lie"),
     "data distort": Verb(
         "data:distort_images", "extra images made from a pool's own by random affine and elastic distortion"
     ),

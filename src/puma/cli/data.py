@@ -43,10 +43,11 @@ AllowEmpty = Annotated[bool, arg(help="accept classes without any image")]
 
 
 def _write_pools(parts: dict[str, PoolPart], out: Path, force: bool) -> None:
-    _tell_pools(write_parts(parts, out, force=force, progress=True))
+    tell_pools(write_parts(parts, out, force=force, progress=True))
 
 
-def _tell_pools(out: Path) -> None:
+def tell_pools(out: Path) -> None:
+    """Print what an import has made."""
     for name, pool in open_inner_pools(out).items():
         place = out if is_pool(out) else out / name
         height, width, channels = pool.image_shape
@@ -170,11 +171,15 @@ def import_folder(
         force=force,
         progress=True,
     )
-    if pictures.broken:
-        shown = "; ".join(pictures.broken[:3])
-        more = f"{len(pictures.broken)} pictures could not be read and were left out"
-        print(f"puma: {more} (all in {out / 'broken.txt'}): {shown}", file=sys.stderr)
-    _tell_pools(out)
+    tell_broken(pictures.broken, out)
+    tell_pools(out)
+
+
+def tell_broken(broken: list[str], out: Path) -> None:
+    """Print how many pictures an import has left out, and the first of them."""
+    if broken:
+        more = f"{len(broken):,} pictures could not be read and were left out"
+        print(f"puma: {more} (all in {out / 'broken.txt'}): {'; '.join(broken[:3])}", file=sys.stderr)
 
 
 def distort_images(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:

@@ -1,12 +1,14 @@
-"""What is trained on: memory-mapped images with labels, origin and stable ids."""
+"""What is trained on: memory-mapped images or pictures in their shards, with labels, origin and stable ids."""
 
 from puma.pools.datasets import CIFAR10, CIFAR100, FASHION_CLASSES, MNIST_CLASSES, read_cifar, read_digits, read_mnist
+from puma.pools.decoding import DecodePolicy
 from puma.pools.distort import distort_pool
 from puma.pools.npz import read_npz
 from puma.pools.pictures import list_pictures, write_picture_folder
 from puma.pools.pool import Batch, Pool, PoolSource, list_pools, open_inner_pools, open_pools, to_unit
 from puma.pools.sampler import MixedSampler, crop_and_flip, draw_passes, mix_bits, shift_and_mirror
-from puma.pools.store import Origin, is_pool, read_pool_links
+from puma.pools.shard_import import ImportedPool, ShardOptions, index_parquet, index_tars, index_webdataset
+from puma.pools.store import Origin, is_pool, locate_picture, read_pool_links, write_subset
 from puma.pools.summary import describe_pool, draw_grid
 from puma.pools.superclasses import (
     POPULARITY_RATIO,
@@ -15,6 +17,7 @@ from puma.pools.superclasses import (
     describe_superclasses,
     draw_superclasses,
     extend_tree,
+    read_class_map,
     read_published_tree,
     read_tree,
     write_class_map,
@@ -31,11 +34,14 @@ __all__ = [
     "Array",
     "Batch",
     "Chunk",
+    "DecodePolicy",
+    "ImportedPool",
     "MixedSampler",
     "Origin",
     "Pool",
     "PoolPart",
     "PoolSource",
+    "ShardOptions",
     "choose_superclasses",
     "count_images",
     "crop_and_flip",
@@ -46,13 +52,18 @@ __all__ = [
     "draw_passes",
     "draw_superclasses",
     "extend_tree",
+    "index_parquet",
+    "index_tars",
+    "index_webdataset",
     "is_pool",
     "list_pictures",
     "list_pools",
+    "locate_picture",
     "mix_bits",
     "open_inner_pools",
     "open_pools",
     "read_cifar",
+    "read_class_map",
     "read_digits",
     "read_mnist",
     "read_npz",
@@ -64,4 +75,5 @@ __all__ = [
     "write_class_map",
     "write_parts",
     "write_picture_folder",
+    "write_subset",
 ]

@@ -8,6 +8,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,6 +121,14 @@ def _read_pax(content: bytes, named: str, source: str | Path) -> tuple[str, int]
     except ValueError as error:
         raise PumaError(f"{source} is damaged: extended attributes that are none ({error}).") from error
     return named, size
+
+
+def read_at(handle: int, offset: int, length: int) -> bytes:
+    """Read at most ``length`` bytes of an open file from a place on."""
+    if hasattr(os, "pread"):
+        return os.pread(handle, length, offset)
+    os.lseek(handle, offset, os.SEEK_SET)  # Windows
+    return os.read(handle, length)
 
 
 def check_member_name(name: str, source: str | Path) -> None:

@@ -15,23 +15,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.errors import PumaError, tell_missing
-from puma.files import open_regular
-from puma.pools.writer import Chunk, NpyAppender, PoolPart, new_folder, write_description, write_pool
+from puma.errors import PumaError
+from puma.pools.decoding import SUFFIXES, decode_picture, is_picture
+from puma.pools.shards import map_text
+from puma.pools.writer import Chunk, NpyAppender, PoolPart, hash_images, new_folder, write_description, write_pool
 from puma.progress import progress_bar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # named, so that no other program is ever started
-_MOST_PIXELS = 1 << 26  # 200 MB in colour; a camera's largest are within
-_LONGEST = 32  # longer sides than this many times the shorter are cut first
 _CHUNK = 1024
-
-
-def is_picture(name: str) -> bool:
-    """Whether a file of this name is taken for a picture."""
-    return Path(name).suffix.lower() in _SUFFIXES
 
 
 class PictureFiles:
@@ -39,13 +31,7 @@ class PictureFiles:
 
     def __init__(self, root: Path, names_file: Path, ends: NDArray[np.int64], size: int, channels: int) -> None:
         self.root, self.ends, self.size, self.channels = root, ends, size, channels
-        open_regular(names_file, "the names of a pool's pictures").close()
-        try:
-            self.names: NDArray[np.uint8] = np.memmap(names_file, dtype=np.uint8, mode="r")
-        except (OSError, ValueError) as error:
-            raise PumaError(f"{names_file} is missing or empty; import the pool again.") from error
-        if len(ends) and int(ends[-1]) != len(self.names):
-            raise PumaError(f"{names_file} is cut short; import the pool again.")
+        self.names = map_text(names_file, ends)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -72,44 +58,6 @@ class PictureFiles:
             return decode_picture(path, self.size, self.channels)
         except ValueError as error:
             raise PumaError(f"picture {path} cannot be read ({error}); mend it or import the pool again.") from error
-
-
-def decode_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
-    """Read one picture, scale its shorter side to ``size``, cut the middle square: (size, size, channels).
-
-    Of 16 bits a pixel the upper 8 are taken. Notes on how the camera was held are passed over. A file that is cut
-    short, mislabelled or hostile raises a ValueError.
-    """
-    with tell_missing("data"):
-        from PIL import Image
-
-    mode = "L" if channels == 1 else "RGB"
-    try:
-        with open_regular(path, "a picture") as file, Image.open(file, formats=_FORMATS) as picture:
-            if picture.mode in ("I", "F"):
-                raise ValueError("32 bits a pixel, of unknown range; save it with 8 or 16")
-            picture.draft(mode, (size, size))  # JPEG: decode at a fraction of the resolution when that is enough
-            if picture.width * picture.height > _MOST_PIXELS:
-                raise ValueError(f"{picture.width} x {picture.height} px is too large; scale it down")
-            if picture.mode.startswith("I;16"):
-                eight_bits = (np.asarray(picture) >> 8).astype(np.uint8)
-                converted = Image.fromarray(eight_bits).convert(mode)
-            else:
-                converted = picture.convert(mode)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(str(error)) from error
-    reach = _LONGEST * min(converted.size)
-    if max(converted.size) > reach:  # the middle of a thin strip: the whole of it, scaled up, could fill the memory
-        left, top = (max(0, side - reach) // 2 for side in converted.size)
-        converted = converted.crop((left, top, left + min(converted.width, reach), top + min(converted.height, reach)))
-    width, height = converted.size
-    scale = size / min(width, height)
-    resized = converted.resize(
-        (max(size, round(width * scale)), max(size, round(height * scale))), Image.Resampling.BOX
-    )
-    left, top = (resized.width - size) // 2, (resized.height - size) // 2
-    pixels = np.asarray(resized.crop((left, top, left + size, top + size)), dtype=np.uint8)
-    return pixels.reshape(size, size, channels)
 
 
 def _map_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -156,7 +104,7 @@ def list_pictures(root: Path, size: int, channels: int) -> PictureFolder:
         names += files
         labels += [label] * len(files)
     if not names:
-        raise PumaError(f"{root} holds no pictures ({', '.join(sorted(_SUFFIXES))}).")
+        raise PumaError(f"{root} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
     return PictureFolder(root, names, labels, class_names, size, channels)
 
 
@@ -209,7 +157,8 @@ def _write_as_files(
     file_ends = np.load(folder / "files_end.npy")
     images = PictureFiles(pictures.root, folder / "files.txt", file_ends, pictures.size, pictures.channels)
     more = {"pictures": str(pictures.root.resolve()), "size": pictures.size, "checksum": checksum}
-    write_description(folder, part, lambda row: images[np.array([row])].tobytes(), shape, more)
+    fingerprint = hash_images(folder, part, shape, checksum, lambda row: images[np.array([row])].tobytes())
+    write_description(folder, part, shape, more, fingerprint)
 
 
 def write_picture_folder(

@@ -4,7 +4,6 @@ A pool is a selection of rows from one or more stores (folders on disk). Opening
 rest, so fifty million images cost no more memory than fifty; subsets and concatenations copy no images.
 """
 
-import hashlib
 import operator
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, write_links
-from puma.pools.store import Origin, Store, is_pool, open_store
+from puma.pools.store import Origin, Store, fingerprint_subset, is_pool, open_store
 from puma.pools.tensors import Array, DatasetImages, OriginName, store_dataset, store_tensors
 from puma.pools.writer import Chunk, PoolPart, fingerprint_content, write_parts
 
@@ -61,8 +60,9 @@ class Pool:
     >>> len(puma.Pool.open(pool.save("mine")))
     6
 
-    A sample's id is its row in the store, plus the sizes of the stores before it: it does not change when the pool
-    is pruned. ``rows`` are the selected ids, None for all.
+    A sample's id is its row in the store, plus the sizes of the stores before it, or made from its key where pictures
+    stay in their shards: it does not change when the pool is pruned. ``rows`` are the selected rows of all stores
+    together, None for all.
     """
 
     stores: tuple[Store, ...]
@@ -187,7 +187,7 @@ class Pool:
 
     def _fingerprint_saved(self) -> str:
         """The fingerprint that the pool has once it is saved."""
-        if len(self.stores) == 1 and self.rows is None:
+        if len(self.stores) == 1 and self.rows is None and not self._keyed:
             return self.stores[0].fingerprint
         checksum = 0
         for images, _ in self._read_chunks():
@@ -224,9 +224,28 @@ class Pool:
         """Number of classes."""
         return len(self.class_names)
 
+    @property
+    def _keyed(self) -> bool:
+        """Whether some ids are made from keys, and not simply rows."""
+        return any(store.sample_id is not None for store in self.stores)
+
     @cached_property
     def sample_id(self) -> Rows:
-        """Stable ids (n,), ascending in the order of the pool unless a subset was reordered."""
+        """Stable ids (n,), ascending in the order of the pool unless a subset was reordered or ids come from keys."""
+        if not self._keyed:
+            return self._places
+        columns = [
+            np.arange(start, start + len(store)) if store.sample_id is None else store.sample_id
+            for start, store in zip(self._starts, self.stores, strict=False)
+        ]
+        ids = self._column([np.asarray(column) for column in columns]).astype(np.int64)
+        if len(self.stores) > 1 and len(np.unique(ids)) < len(ids):
+            raise PumaError("the pools have samples of the same key or id in common; give each sample once.")
+        return ids
+
+    @property
+    def _places(self) -> Rows:
+        """Rows of the samples in all stores together."""
         return np.arange(self._starts[-1]) if self.rows is None else self.rows
 
     @cached_property
@@ -248,31 +267,30 @@ class Pool:
         """Hash of the stores' contents and of which rows are selected; files made from the pool carry it."""
         if len(self.stores) == 1 and self.rows is None:
             return self.stores[0].fingerprint
-        digest = hashlib.sha256("".join(store.fingerprint for store in self.stores).encode())
-        if self.rows is not None:
-            digest.update(np.ascontiguousarray(self.rows).data)
-        return digest.hexdigest()
+        return fingerprint_subset(
+            [store.fingerprint for store in self.stores], None if self.rows is None else self.sample_id
+        )
 
     def batch(self, positions: NDArray[np.integer] | Sequence[int]) -> Batch:
         """Read the samples at these positions (0 to len - 1), in this order."""
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise PumaError(f"positions must lie in 0..{len(self) - 1}, got {wanted.min()}..{wanted.max()}.")
-        ids = wanted if self.rows is None else self.rows[wanted]
+        places = wanted if self.rows is None else self.rows[wanted]
         if len(self.stores) == 1:
-            images, labels = self.stores[0].read(ids)
+            images, labels = self.stores[0].read(places)
         else:
-            images = np.empty((len(ids), *self.image_shape), dtype=np.uint8)
-            labels = np.empty(len(ids), dtype=np.int64)
-            owner = np.searchsorted(self._starts, ids, side="right") - 1
+            images = np.empty((len(places), *self.image_shape), dtype=np.uint8)
+            labels = np.empty(len(places), dtype=np.int64)
+            owner = np.searchsorted(self._starts, places, side="right") - 1
             for index, store in enumerate(self.stores):
                 mine = owner == index
                 if mine.any():
-                    images[mine], labels[mine] = store.read(ids[mine] - self._starts[index])
+                    images[mine], labels[mine] = store.read(places[mine] - self._starts[index])
         return Batch(
             images=torch.from_numpy(images).permute(0, 3, 1, 2),
             labels=torch.from_numpy(labels),
-            sample_id=torch.from_numpy(np.array(ids)),
+            sample_id=torch.from_numpy(np.array(self.sample_id[wanted] if self._keyed else places)),
         )
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
@@ -286,14 +304,14 @@ class Pool:
         """Keep the samples where ``keep`` (n,) is true, or those at the positions it lists; ids stay the same."""
         chosen = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
         if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
-            return Pool(self.stores, self.sample_id[chosen])
+            return Pool(self.stores, self._places[chosen])
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
             raise PumaError(
                 f"keep must be {len(self)} booleans, or positions, got {chosen.dtype} of shape {chosen.shape}."
             )
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self) or len(np.unique(chosen)) < len(chosen)):
             raise PumaError(f"positions must lie in 0..{len(self) - 1}, each once.")
-        return Pool(self.stores, self.sample_id[chosen])
+        return Pool(self.stores, self._places[chosen])
 
     def __add__(self, other: "Pool") -> "Pool":
         """Put another pool behind this one (real + generated); its ids move up by this one's stores."""
@@ -303,7 +321,7 @@ class Pool:
             raise PumaError(f"pools must have the same classes, got {self.class_names} and {other.class_names}.")
         if self.rows is None and other.rows is None:
             return Pool(self.stores + other.stores)
-        return Pool(self.stores + other.stores, np.concatenate([self.sample_id, other.sample_id + self._starts[-1]]))
+        return Pool(self.stores + other.stores, np.concatenate([self._places, other._places + self._starts[-1]]))
 
     def positions_of(self, origin: Origin) -> Rows:
         """Positions of the samples of one origin."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from puma.drawing import COLOURS
 from puma.errors import PumaError, tell_missing
 from puma.files import open_regular, read_bytes, replace_atomically, write_text
-from puma.pools.pictures import is_picture
+from puma.pools.decoding import is_picture
 
 POPULARITY_RATIO = 5.0  # the paper's "at most five times the difference from the most popular to the least popular"
 HELD_BACK = 50  # images of every id that the processed ImageNet-21K keeps for validation

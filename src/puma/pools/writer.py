@@ -29,6 +29,7 @@ _ROWS = 1 << 20  # labels looked at in one go
 
 _OUR_FILES = {
     "pool.json", "images.npy", "labels.npy", "origin.npy", "files.txt", "files_end.npy", "broken.txt", "grid.png",
+    "index.npy", "pages.npy", "sample_id.npy", "keys.txt", "keys_end.npy", "shards.json", "rows.npy",
 }  # fmt: skip
 
 Chunk = tuple[NDArray[Any], NDArray[Any]]
@@ -147,13 +148,24 @@ def write_pool(folder: Path, part: PoolPart, *, advance: Callable[[int], None] |
                 advance(len(pixels))
     if shape is None:
         raise PumaError("the source holds no images; nothing was written.")
-    write_description(
-        folder, part, make_image_reader(folder / "images.npy", shape), shape, {"checksum": part.checksum or checksum}
-    )
+    more = {"checksum": part.checksum or checksum}
+    write_description(folder, part, shape, more, hash_images(folder, part, shape, more["checksum"]))
+
+
+def hash_images(
+    folder: Path, part: PoolPart, shape: tuple[int, int, int], checksum: int, read_image: ReadImage | None = None
+) -> Callable[[NDArray[Any], NDArray[Any]], str]:
+    """Return the function of labels and origin that gives a pool's fingerprint."""
+    read = read_image or make_image_reader(folder / "images.npy", shape)
+    return lambda labels, origin: fingerprint_content(read, labels, origin, shape, part.class_names, checksum)
 
 
 def write_description(
-    folder: Path, part: PoolPart, read_image: ReadImage, shape: tuple[int, int, int], more: dict[str, Any]
+    folder: Path,
+    part: PoolPart,
+    shape: tuple[int, int, int],
+    more: Mapping[str, Any],
+    fingerprint: Callable[[NDArray[Any], NDArray[Any]], str],
 ) -> None:
     """Write origin.npy and, last of all, pool.json, once images and labels are there."""
     labels = np.load(folder / "labels.npy", mmap_mode="r")
@@ -180,7 +192,7 @@ def write_description(
         "class_counts": counts.tolist(),
         "origin": int(origin[0]) if (origin == origin[0]).all() else None,
         **more,
-        "fingerprint": fingerprint_content(read_image, labels, origin, shape, part.class_names, more["checksum"]),
+        "fingerprint": fingerprint(labels, origin),
     }
     write_json(folder / "pool.json", described)
 
@@ -248,11 +260,12 @@ def check_class_labels(labels: NDArray[Any], count: int, num_classes: int) -> ND
 class NpyAppender:
     """Write an .npy file of unknown length chunk by chunk; plain writes, so a full disk raises, never crashes."""
 
-    def __init__(self, path: Path, dtype: type[np.generic]) -> None:
+    def __init__(self, path: Path, dtype: type[np.generic] | np.dtype[Any]) -> None:
         self.file = path.open("wb")
         self.dtype = np.dtype(dtype)
         self.count, self.tail = 0, ()
-        self.file.write(b"\0" * _HEADER)
+        self.header = _HEADER if self.dtype.names is None else 2 * _HEADER  # records have names to tell
+        self.file.write(b"\0" * self.header)
 
     def append(self, chunk: NDArray[Any]) -> None:
         """Add rows."""
@@ -266,8 +279,9 @@ class NpyAppender:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self.file:
             if kind is None:
-                described = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.tail)}
-                text = f"{described!r}".encode().ljust(_HEADER - 11) + b"\n"
+                kept = np.lib.format.dtype_to_descr(self.dtype)
+                described = {"descr": kept, "fortran_order": False, "shape": (self.count, *self.tail)}
+                text = f"{described!r}".encode().ljust(self.header - 11) + b"\n"
                 self.file.seek(0)
                 self.file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
                 self.file.flush()

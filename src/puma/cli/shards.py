@@ -1,0 +1,155 @@
+"""``puma data import tar | webdataset | parquet``, ``puma data subset``: pools whose pictures stay where they lie."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from puma.cli.data import AllowEmpty, Force, OriginName, Out, tell_broken, tell_pools
+from puma.errors import PumaError
+from puma.pools import (
+    DecodePolicy,
+    ImportedPool,
+    Origin,
+    ShardOptions,
+    index_parquet,
+    index_tars,
+    index_webdataset,
+    read_class_map,
+)
+
+Size = Annotated[int, arg(help="side in pixels of the decoded pictures, such as 224")]
+ResizeName = Annotated[Literal["cover", "squash"], arg(help="take the middle square, or squash the whole picture")]
+Channels = Annotated[Literal[1, 3], arg(help="3 for colour, 1 for grey")]
+PackFlag = Annotated[bool, arg(help="decode now and write pixels, so that the shards are not needed any more")]
+CheckFlag = Annotated[bool, arg(help="decode every picture now; otherwise only those that do not look whole")]
+StrictFlag = Annotated[bool, arg(help="stop at a broken picture; otherwise such are listed and left out")]
+ClassMapFile = Annotated[
+    str | None, arg(metavar="FILE", help="the class of every label, by puma data superclasses, or imagenet21k-100")
+]
+ClassNames = Annotated[tuple[str, ...], arg(help="names of the classes in the order of their labels")]
+
+
+def import_tars(
+    source: Positional[Path],
+    /,
+    *,
+    out: Out,
+    size: Size,
+    resize: ResizeName = "cover",
+    channels: Channels = 3,
+    class_map: ClassMapFile = None,
+    pack: PackFlag = False,
+    check: CheckFlag = False,
+    strict: StrictFlag = False,
+    origin: OriginName = "real",
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Make a pool of tars, one per class and named by it, as ImageNet-21K comes; pictures stay in them.
+
+    Args:
+        source: folder of the tars, or one tar that holds them.
+    """
+    options = _make_options(
+        size, resize, channels, class_map, (), origin,
+        pack=pack, check=check, strict=strict, allow_empty_class=allow_empty_class, force=force,
+    )  # fmt: skip
+    _tell_import(index_tars(source, out, options))
+
+
+def import_webdataset(
+    sources: Positional[tuple[Path, ...]],
+    /,
+    *,
+    out: Out,
+    size: Size,
+    resize: ResizeName = "cover",
+    channels: Channels = 3,
+    label_key: str = "",
+    class_names: ClassNames = (),
+    class_map: ClassMapFile = None,
+    shard_keys: bool = False,
+    pack: PackFlag = False,
+    check: CheckFlag = False,
+    strict: StrictFlag = False,
+    origin: OriginName = "real",
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Make a pool of WebDataset shards (a picture with a .cls or .json per key); pictures stay in them.
+
+    Args:
+        sources: the .tar files, or folders of them.
+        label_key: field of the .json with the label; by default label, cls or class.
+        shard_keys: put the shard's name before each key, where keys repeat from shard to shard.
+    """
+    options = _make_options(
+        size, resize, channels, class_map, class_names, origin, shard_keys=shard_keys,
+        pack=pack, check=check, strict=strict, allow_empty_class=allow_empty_class, force=force,
+    )  # fmt: skip
+    _tell_import(index_webdataset(sources, out, options, label_key=label_key))
+
+
+def import_parquet(
+    sources: Positional[tuple[Path, ...]],
+    /,
+    *,
+    out: Out,
+    size: Size,
+    resize: ResizeName = "cover",
+    channels: Channels = 3,
+    image_column: str = "",
+    label_column: str = "label",
+    class_names: ClassNames = (),
+    class_map: ClassMapFile = None,
+    shard_keys: bool = False,
+    pack: PackFlag = False,
+    check: CheckFlag = False,
+    strict: StrictFlag = False,
+    origin: OriginName = "real",
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Make a pool of Parquet files with a column of pictures, as Hugging Face writes them; pictures stay in them.
+
+    Args:
+        sources: the .parquet files, or folders of them.
+        image_column: column of bytes, or of {bytes, path}; by default image, img, jpg or png.
+        label_column: column of whole numbers or names.
+        shard_keys: put the file's name before each path, where paths repeat from file to file.
+    """
+    options = _make_options(
+        size, resize, channels, class_map, class_names, origin, shard_keys=shard_keys,
+        pack=pack, check=check, strict=strict, allow_empty_class=allow_empty_class, force=force,
+    )  # fmt: skip
+    _tell_import(index_parquet(sources, out, options, image_column=image_column, label_column=label_column))
+
+
+def _make_options(
+    size: int,
+    resize: Literal["cover", "squash"],
+    channels: int,
+    class_map: str | None,
+    class_names: tuple[str, ...],
+    origin: str,
+    **flags: bool,
+) -> ShardOptions:
+    if class_map is not None and class_names:
+        raise PumaError("--class-map and --class-names both name the classes; give one of them.")
+    return ShardOptions(
+        DecodePolicy(size, resize, channels),
+        class_names or None,
+        None if class_map is None else read_class_map(class_map),
+        Origin[origin.upper()],
+        progress=True,
+        **flags,
+    )
+
+
+def _tell_import(done: ImportedPool) -> None:
+    if done.left_out:
+        print(f"{done.left_out:,} pictures of labels that the class map lacks were left out", file=sys.stderr)
+    tell_broken(done.broken, done.out)
+    tell_pools(done.out)
