@@ -503,7 +503,7 @@ modules = open(f"/proc/{process.pid}/maps").read()
 print(process.pid, "libtorch" in modules, flush=True)
 os.kill(os.getpid(), 9)
 """
-    environment = os.environ | {"PUMA_DECODE_WORKERS": "1"}
+    environment = os.environ | {"PUMA_DECODE_WORKERS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "pool")],
         capture_output=True,
