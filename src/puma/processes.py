@@ -43,6 +43,21 @@ class ProcessGroup:
         dist.all_reduce(total)
         return float(total) / self.count
 
+    def add_up(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of every process's tensor."""
+        if self.count > 1:
+            values = values.to(self.device, copy=True)
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """Return every process's tensor, one after the other; all have the same shape."""
+        if self.count == 1:
+            return values
+        parts = [torch.empty_like(values, device=self.device) for _ in range(self.count)]
+        dist.all_gather(parts, values.to(self.device).contiguous())
+        return torch.cat(parts)
+
 
 @contextmanager
 def join_processes(device: str = "cpu", *, patient: bool = False) -> Iterator[ProcessGroup]:

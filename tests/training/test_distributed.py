@@ -38,11 +38,21 @@ main(sys.argv[1:])
 """
 
 
-def run(folder: Path, launcher: list[str], pool: Path, out: str, model: str) -> str:
+def run(folder: Path, launcher: list[str], pool: Path, out: str, model: str, *more: str) -> str:
     (folder / "tiny_net.py").write_text(NET)
     (folder / "killed.py").write_text(KILL_RANK_1)
     words = ["train", str(pool), "--out", out, "--model", model, "--samples-seen", "96", "--batch-size", "16"]
-    words += ["--checkpoint-every", "48", "--log-every", "1", "--attack.steps", "2", "--attack.step-size", "0.05"]
+    words += [
+        "--checkpoint-every",
+        "48",
+        "--log-every",
+        "1",
+        "--attack.steps",
+        "2",
+        "--attack.step-size",
+        "0.05",
+        *more,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     source = str(Path(__file__).parents[2] / "src")
     environment["PYTHONPATH"] = os.pathsep.join([source, str(folder)])
@@ -77,6 +87,24 @@ def test_a_killed_rank_is_survived_by_restart(tmp_path: Path, pool_folder: Path)
     left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("undisturbed", "killed"))
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert len(list_checkpoints(tmp_path / "killed" / "checkpoint")) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--soft-pruning.ratio", "0.5"],
+        ["--online.mode", "ours", "--online.per-class", "--online.margins-by", "average", "--online.warmup", "0.1"],
+    ],
+    ids=["soft", "online"],
+)
+def test_what_is_left_out_is_agreed_on(words: list[str], tmp_path: Path, pool_folder: Path) -> None:
+    """Both processes know all losses, or all thresholds: a run that is cut and resumed by both is the same."""
+    launch = [*TORCHRUN, "--max-restarts", "1"]
+    run(tmp_path, [*TORCHRUN, "-m", "puma"], pool_folder, "undisturbed", "tiny_net:net", *words)
+    said = run(tmp_path, [*launch, "killed.py"], pool_folder, "killed", "tiny_net:net", *words)
+    assert "resuming at step 3 of 6" in said
+    left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("undisturbed", "killed"))
+    assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_one_rank_needs_no_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:

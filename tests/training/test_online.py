@@ -28,6 +28,7 @@ from puma.training.online import (
     pick_rows,
     segment_point,
     segment_strength,
+    update_class_thresholds,
     update_threshold,
 )
 from puma.training.run import make_model, resume_run, start_run
@@ -136,6 +137,39 @@ def test_the_threshold_finds_the_quantile() -> None:
     assert update_threshold(0.2, 0.9, EPS, OnlineConfig("paper")) == 0.2
 
 
+def test_every_class_finds_its_own_quantile() -> None:
+    """Margins of class c are uniform on [0, 0.2 (c + 1)]; class 2 is drawn a tenth as often."""
+    rng = np.random.default_rng(0)
+    config = OnlineConfig("ours", prune_fraction=0.3, per_class=True)
+    thresholds = torch.full((3,), 2 * EPS, dtype=torch.float64)
+    for _ in range(4000):
+        labels = torch.from_numpy(rng.choice(3, size=128, p=[10 / 21, 10 / 21, 1 / 21]))
+        margins = torch.from_numpy(rng.random(128)) * 0.2 * (labels + 1)
+        easy = torch.bincount(labels[margins > thresholds[labels]], minlength=3)
+        drawn = torch.bincount(labels, minlength=3)
+        thresholds = update_class_thresholds(thresholds, easy, drawn, EPS, config)
+    assert thresholds.tolist() == pytest.approx([0.14, 0.28, 0.42], abs=0.02)
+    still = update_class_thresholds(thresholds, torch.zeros(3), torch.tensor([5, 5, 0]), EPS, config)
+    assert still[2] == thresholds[2]  # a class that was not drawn
+
+
+@pytest.mark.parametrize("mode", ["ours", "paper"])
+def test_margins_by_the_averaged_model(walled: TrainConfig, mode: str) -> None:
+    """The model that is trained has its wall at 0.5 and leads the attack, the average has it at 0.4 and measures."""
+    walled = replace(walled, online=replace(walled.online, mode=mode))  # type: ignore[arg-type]
+    candidates, attack = batch_of([0.05, 0.3, 0.15, 0.38, 0.45, 0.22], walled)
+    candidates = replace(candidates, right=candidates.images.flatten() < 0.4)
+    choose = choose_early if mode == "ours" else choose_late
+    found = choose(Wall(0.5), candidates, attack, walled, 0.2, 4, pruning=True, judge=Wall(0.4))
+    assert found.easy.tolist() == [True, False, True, False, False, False]
+    values = found.samples.images.flatten()
+    torch.testing.assert_close(found.strength, (0.4 - values).clamp(-EPS, EPS), rtol=0, atol=EPS / 2**5)
+    each = choose(
+        Wall(0.5), candidates, attack, walled, torch.tensor([0.2, 0.05, 0.5, 0.01, 0.5, 0.1]), 4, pruning=True
+    )
+    assert each.easy.tolist() == [True, True, False, True, False, True]
+
+
 def test_candidates_leave_a_full_batch() -> None:
     assert OnlineConfig("ours", prune_fraction=0.2).candidates(256, 1) == 320
     assert OnlineConfig("ours", prune_fraction=0.3).candidates(64, 4) == 92
@@ -157,10 +191,13 @@ def test_a_run_prunes_after_the_warm_up_and_says_so(tmp_path: Path, pool_folder:
     assert not (run / "outcomes").exists()
 
 
+@pytest.mark.parametrize("improved", [False, True])
 @pytest.mark.parametrize("step", [1, 4])
 def test_an_online_run_resumes_exactly(
-    tmp_path: Path, pool_folder: Path, online: TrainConfig, step: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pool_folder: Path, online: TrainConfig, step: int, improved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if improved:
+        online = replace(online, online=replace(online.online, margins_by="average", per_class=True))
     whole = start_run(online, [pool_folder], tmp_path / "whole", show=False)
     with monkeypatch.context() as patch:
         die_after(step, patch)
@@ -223,6 +260,7 @@ def test_a_plan_is_used_for_what_it_keeps_only(
     [
         ({"loss": "pgd-at"}, "online needs loss trades"),
         ({"online": OnlineConfig("ours", prune_fraction=1.0)}, "online.prune_fraction and online.warmup must lie in"),
+        ({"online": OnlineConfig("paper", per_class=True)}, "online.per_class needs online.mode ours"),
         ({"online": OnlineConfig("paper", prune_at=-1.0)}, "online.prune_at must not be negative"),
     ],
 )

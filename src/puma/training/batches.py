@@ -146,7 +146,7 @@ def _link_pool(pool: Pool) -> tuple[Link, ...]:
 class TrainBatch:
     """One process's share of the batch of one step, images as uint8.
 
-    ``rows`` are its places in the whole batch, which has ``whole`` of them.
+    ``rows`` are its places in the whole batch, which has ``whole`` of them, ``positions`` those in the pool.
     """
 
     step: int
@@ -155,6 +155,7 @@ class TrainBatch:
     strength: Tensor
     rows: NDArray[np.int64]
     whole: int
+    positions: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class BatchSource:
             stored.images, self.augment, self.sampler.batch_size, rows, seed=self.sampler.seed, step=step
         )
         strength = self.strength[torch.from_numpy(positions)]
-        return TrainBatch(step, images, stored.labels, strength, rows, self.sampler.batch_size)
+        return TrainBatch(step, images, stored.labels, strength, rows, self.sampler.batch_size, positions)
 
 
 def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: ProcessGroup) -> BatchSource:
@@ -199,7 +200,7 @@ def make_batch_source(config: TrainConfig, samples: TrainSamples, processes: Pro
 
 
 def _make_sampler(config: TrainConfig, pool: Pool, processes: ProcessGroup) -> MixedSampler:
-    drawn = config.online.candidates(config.batch_size, processes.count)
+    drawn = config.candidates(processes.count)
     real, generated = pool.positions_of(Origin.REAL), pool.positions_of(Origin.GENERATED)
     return MixedSampler(
         real=real,

@@ -26,6 +26,7 @@ class TrainProgress:
     best_robust: float = -1.0
     scaler: dict[str, float] = field(default_factory=dict)
     online_threshold: float | None = None
+    online_class_thresholds: tuple[float, ...] | None = None
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -36,14 +37,20 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD, progress: TrainProgress
+    folder: Path,
+    model: nn.Module,
+    average: nn.Module,
+    optimizer: torch.optim.SGD,
+    progress: TrainProgress,
+    losses: Tensor | None = None,
 ) -> Path:
-    """Write a checkpoint, then delete those older than the last two."""
+    """Write a checkpoint, then delete those older than the last two; ``losses`` is the table of soft pruning."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         **{f"model/{name}": tensor for name, tensor in model.state_dict().items()},
         **{f"average/{name}": tensor for name, tensor in average.state_dict().items()},
         **{f"momentum/{name}": tensor for name, tensor in momentum_buffers(optimizer, model).items()},
+        **({} if losses is None else {"samples/losses": losses}),
     }
     path = folder / f"{_PREFIX}{progress.step:010d}{_SUFFIX}"
     save_tensors(tensors, path, {"progress": json.dumps(asdict(progress))})
@@ -62,6 +69,7 @@ def load_newest(
     model: nn.Module,
     average: nn.Module,
     optimizer: torch.optim.SGD,
+    losses: Tensor | None = None,
     *,
     tell: Callable[[str], None],
 ) -> TrainProgress | None:
@@ -72,7 +80,7 @@ def load_newest(
     found = list_checkpoints(folder)
     for path in found:
         try:
-            return load_checkpoint(path, model, average, optimizer)
+            return load_checkpoint(path, model, average, optimizer, losses)
         except PumaError:
             raise
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -84,12 +92,18 @@ def load_newest(
     return None
 
 
-def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer: torch.optim.SGD) -> TrainProgress:
+def load_checkpoint(
+    path: Path,
+    model: nn.Module,
+    average: nn.Module,
+    optimizer: torch.optim.SGD,
+    losses: Tensor | None = None,
+) -> TrainProgress:
     """Restore one checkpoint, all of it or nothing."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         described = json.loads((file.metadata() or {})["progress"])
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "momentum": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "momentum": {}, "samples": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
@@ -99,4 +113,8 @@ def load_checkpoint(path: Path, model: nn.Module, average: nn.Module, optimizer:
     except RuntimeError as error:
         raise PumaError(f"{path} does not fit the model in config.json; was either replaced?") from error
     restore_momentum(optimizer, model, parts["momentum"])
+    if losses is not None:
+        losses.copy_(parts["samples"]["losses"])
+    if described.get("online_class_thresholds") is not None:
+        described["online_class_thresholds"] = tuple(described["online_class_thresholds"])
     return TrainProgress(**described)

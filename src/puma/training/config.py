@@ -12,6 +12,7 @@ from puma.errors import PumaError, unknown_name
 from puma.models import BatchNormMode, EmaConfig
 
 Decay = Literal["weights", "all-but-norms", "all"]
+_LOW_LOSS = 0.75  # losses are skewed: more than half of them, rarely more than this share, lie below their mean
 LossName = Literal["trades", "pgd-at", "standard"]
 
 
@@ -57,6 +58,8 @@ class OnlineConfig:
         warmup: ours: share of the training before pruning begins.
         search_steps: halvings of the segment.
         probe_steps: ours: after so many steps of the attack it is decided what is pruned; the rest go on alone.
+        margins_by: what strengths and easy samples are found with: the ``model`` that is trained, or its ``average``.
+        per_class: ours: every class has a threshold of its own, so that the same share of each is pruned.
     """
 
     mode: Literal["off", "paper", "ours"] = "off"
@@ -65,6 +68,8 @@ class OnlineConfig:
     warmup: float = 0.2
     search_steps: int = 6
     probe_steps: int = 3
+    margins_by: Literal["model", "average"] = "model"
+    per_class: bool = False
 
     @property
     def replaces(self) -> bool:
@@ -76,6 +81,24 @@ class OnlineConfig:
         if not self.replaces:
             return batch_size
         return math.ceil(batch_size / (1 - self.prune_fraction) / ranks) * ranks
+
+
+@dataclass(frozen=True)
+class SoftPruningConfig:
+    """InfoBatch (Qin et al., 2024): samples of low loss are visited less often, and count for more when they are.
+
+    Attributes:
+        ratio: a sample whose last loss was below the mean is left out with this probability, and weighs
+            1 / (1 - ratio) otherwise; 0 leaves nothing out, 0.5 is the authors'.
+        until: share of the training after which nothing is left out any more.
+    """
+
+    ratio: float = 0.0
+    until: float = 0.875
+
+    def candidates(self, batch_size: int, ranks: int) -> int:
+        """Return how many samples to draw so that enough are left; a multiple of the ranks."""
+        return math.ceil(batch_size / (1 - _LOW_LOSS * self.ratio) / ranks) * ranks
 
 
 @dataclass(frozen=True)
@@ -206,6 +229,7 @@ class TrainConfig:
     seed: int = 0
     attack: AttackConfig = field(default_factory=AttackConfig)
     online: OnlineConfig = field(default_factory=OnlineConfig)
+    soft_pruning: SoftPruningConfig = field(default_factory=SoftPruningConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     average: EmaConfig = field(default_factory=EmaConfig)
@@ -217,6 +241,11 @@ class TrainConfig:
         """Number of optimizer steps; the last batch is always full."""
         return -(-self.samples_seen // self.batch_size)
 
+    def candidates(self, ranks: int) -> int:
+        """Return how many samples are drawn for a batch, of which some may be pruned before it is trained on."""
+        chooser = self.soft_pruning if self.soft_pruning.ratio else self.online
+        return chooser.candidates(self.batch_size, ranks)
+
     @property
     def plan_step(self) -> int:
         """The first step that follows the plan."""
@@ -226,7 +255,7 @@ class TrainConfig:
 def check_train_config(config: TrainConfig) -> None:
     """Raise one error that lists everything wrong with a configuration."""
     attack, optimizer, schedule, compute = config.attack, config.optimizer, config.schedule, config.compute
-    online = config.online
+    online, soft = config.online, config.soft_pruning
     rules = {
         "samples_seen must be positive": config.samples_seen > 0,
         "batch_size must be positive": config.batch_size > 0,
@@ -258,6 +287,13 @@ def check_train_config(config: TrainConfig) -> None:
         "online.prune_at must not be negative, online.search_steps and probe_steps must be positive": online.prune_at
         >= 0
         and min(online.search_steps, online.probe_steps) > 0,
+        "online.per_class needs online.mode ours": not online.per_class or online.mode == "ours",
+        f"soft_pruning.ratio and until must lie in [0, 1), (0, 1], got {soft.ratio:g}, {soft.until:g}": 0
+        <= soft.ratio
+        < 1
+        and 0 < soft.until <= 1,
+        "soft_pruning needs online.mode off, compute.accumulate 1 and plan_from 0": not soft.ratio
+        or (online.mode == "off" and compute.accumulate == 1 and not config.plan_from),
         "optimizer.lr must be positive": optimizer.lr > 0,
         "optimizer.momentum must lie in [0, 1)": 0 <= optimizer.momentum < 1,
         "optimizer.weight_decay and optimizer.clip_norm must not be negative": min(

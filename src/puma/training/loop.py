@@ -118,9 +118,10 @@ def open_outcome_records(
 ) -> dict[str, OutcomeRecord]:
     """Open this process's files of outcomes, by the field of StepResult that goes into each.
 
-    Online training chooses its samples as it goes, so that outcomes could not be told apart afterwards: none then.
+    Online training and soft pruning choose their samples as they go, so that outcomes could not be told apart
+    afterwards: none then.
     """
-    if not config.record_outcomes or config.online.mode != "off":
+    if not config.record_outcomes or config.online.mode != "off" or config.soft_pruning.ratio:
         return {}
     kinds = {"clean_right": "clean", "attacked_right": "adversarial"}
     if config.loss != "trades":
@@ -174,8 +175,11 @@ def _write_checkpoint(
         progress = replace(progress, scaler={name: float(value) for name, value in state.scaler.state_dict().items()})
     if config.online.mode != "off":
         progress = replace(progress, online_threshold=state.online.threshold)
+        if state.online.by_class is not None:
+            progress = replace(progress, online_class_thresholds=tuple(state.online.by_class.tolist()))
     if state.processes.writes:
-        save_checkpoint(folder.checkpoint, state.model, state.average, state.optimizer, progress)
+        losses = None if state.losses is None else state.losses.last
+        save_checkpoint(folder.checkpoint, state.model, state.average, state.optimizer, progress, losses)
     state.processes.barrier()
     return progress
 
@@ -238,6 +242,9 @@ class MetricsWindow:
             right = [flags for flags in found if flags is not None]
             if right:
                 line[f"{outcome}_accuracy"] = float(torch.cat(right).double().mean())
+        left_out = [result.soft_pruned_share for result in self.results if result.soft_pruned_share is not None]
+        if left_out:
+            line["soft_pruned_share"] = sum(left_out) / len(left_out)
         line |= summarize_online([result.online for result in self.results if result.online is not None])
         self.results, self.begun, self.waited = [], time.perf_counter(), batches.waited
         return line

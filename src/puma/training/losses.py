@@ -1,7 +1,7 @@
 """TRADES with a signed strength per sample, the two losses that people compare it with, and the attack inside them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -127,6 +127,7 @@ class LossResult:
     loss: Tensor
     clean: Tensor | None
     attacked: Tensor | None
+    each: Tensor | None = None  # of every sample (n,), where samples are weighted
 
 
 def trades_loss(
@@ -247,6 +248,17 @@ def compute_standard(model: nn.Module, images: Tensor, labels: Tensor, *, label_
     """CE of the clean images."""
     clean = to_full_precision(model(images))
     return LossResult(F.cross_entropy(clean, labels, label_smoothing=label_smoothing), clean, None)
+
+
+def weight_samples(outcome: LossResult, labels: Tensor, weight: Tensor, config: TrainConfig) -> LossResult:
+    """Return the loss with a weight per sample (n,): the mean of weight times loss; ``each`` is without the weight."""
+    judged = outcome.attacked if config.loss == "pgd-at" else outcome.clean
+    assert judged is not None
+    each = F.cross_entropy(judged, labels, label_smoothing=config.label_smoothing, reduction="none")
+    if config.loss == "trades" and outcome.attacked is not None:
+        clean, attacked = F.log_softmax(judged, dim=1), F.log_softmax(outcome.attacked, dim=1)
+        each = each + config.beta * F.kl_div(attacked, clean, reduction="none", log_target=True).sum(dim=1)
+    return replace(outcome, loss=(weight * each).mean(), each=each.detach())
 
 
 def mean_kl(clean: Tensor, attacked: Tensor) -> Tensor:

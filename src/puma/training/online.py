@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from puma.attacks import per_sample
 from puma.models import frozen
+from puma.models.prepare import BatchNormMode
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch
 from puma.training.config import OnlineConfig, TrainConfig
@@ -34,9 +35,15 @@ _ORDER_STREAM = 3  # randomness that must not repeat that of the augmentation (1
 
 @dataclass
 class OnlineState:
-    """What one step hands to the next: the distance m_P."""
+    """What one step hands to the next: the distance m_P, or that of each class (classes,)."""
 
     threshold: float
+    by_class: Tensor | None = None
+
+    @property
+    def mean(self) -> float:
+        """The distance m_P, over classes."""
+        return self.threshold if self.by_class is None else float(self.by_class.mean())
 
 
 def initial_threshold(config: OnlineConfig, eps: float) -> float:
@@ -89,10 +96,12 @@ def segment_strength(
 
 
 def is_right_at(
-    model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, eps: float, distance: float
+    model: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, eps: float, distance: float | Tensor
 ) -> Tensor:
-    """Tell which samples the model gets right at a distance, which may lie beyond the attack (n,)."""
-    points = segment_point(images, attacked, images.new_full((len(images),), distance), eps)
+    """Tell which samples the model gets right at a distance, which may lie beyond the attack (n,); or at one each."""
+    if not isinstance(distance, Tensor):
+        distance = images.new_full((len(images),), distance)
+    points = segment_point(images, attacked, distance, eps)
     verdict: Tensor = model(points).argmax(dim=1) == labels
     return verdict
 
@@ -111,31 +120,53 @@ def update_threshold(threshold: float, easy_share: float, eps: float, config: On
     return min(max(moved, _LOWEST * eps), _HIGHEST * eps)
 
 
+def update_class_thresholds(
+    thresholds: Tensor, easy: Tensor, drawn: Tensor, eps: float, config: OnlineConfig
+) -> Tensor:
+    """Move the distance of every class towards the one at which the asked share of its samples is still right.
+
+    A class follows as fast as it is drawn, so that a few samples a batch do not toss its threshold about.
+    """
+    share = drawn / drawn.sum().clamp_min(1)
+    error = easy / drawn.clamp_min(1) - config.prune_fraction
+    return (thresholds * torch.exp(_FOLLOW * share * error)).clamp(_LOWEST * eps, _HIGHEST * eps)
+
+
 @dataclass(frozen=True)
 class OnlineCandidates:
-    """Samples that a batch is made from, in random order, with what the model says of them as they are."""
+    """Samples that a batch is made from, in random order, with what the model says of them as they are.
+
+    ``right`` are those that the model which finds margins gets right, if that is another one.
+    """
 
     images: Tensor
     labels: Tensor
     clean: Tensor
+    right: Tensor | None = None
 
     def take(self, rows: Tensor) -> "OnlineCandidates":
         """Only these."""
-        return OnlineCandidates(self.images[rows], self.labels[rows], self.clean[rows])
+        right = None if self.right is None else self.right[rows]
+        return OnlineCandidates(self.images[rows], self.labels[rows], self.clean[rows], right)
 
 
 @dataclass(frozen=True)
 class OnlineChoice:
     """What is trained on: samples, their attacked images, their strengths.
 
-    And which share of the candidates was easy, and which share was left out for that.
+    And which of the candidates were easy, and which share of them was left out for that.
     """
 
     samples: OnlineCandidates
     attacked: Tensor
     strength: Tensor
-    easy_share: float
+    easy: Tensor
     pruned_share: float
+
+    @property
+    def easy_share(self) -> float:
+        """Share of the candidates that were easy."""
+        return _mean_share(self.easy)
 
 
 def compute_online_loss(
@@ -146,8 +177,13 @@ def compute_online_loss(
     labels: Tensor,
     piece: TrainBatch,
     config: TrainConfig,
+    *,
+    average: nn.Module | None = None,
 ) -> tuple[LossResult, Tensor, OnlineChoice]:
-    """Return the loss, the labels it was taken of, and what was chosen; ``state`` moves on by one step."""
+    """Return the loss, the labels it was taken of, and what was chosen; ``state`` moves on by one step.
+
+    ``average`` is the averaged model, which finds margins if the configuration says so.
+    """
     online, eps = config.online, config.attack.eps
     wanted = config.batch_size // processes.count
     pruning = online.mode == "paper" or piece.step >= online.warmup * config.steps
@@ -157,11 +193,27 @@ def compute_online_loss(
     bare = unwrap_ddp(model)
     with frozen(bare, config.attack.batchnorm), torch.no_grad():
         candidates = OnlineCandidates(images[rows], labels[rows], to_full_precision(bare(images[rows])))
+    judge = average if online.margins_by == "average" else None
+    if judge is not None:
+        with frozen(judge), torch.no_grad():
+            right = judge(candidates.images).argmax(dim=1) == candidates.labels
+        candidates = replace(candidates, right=right)
     strength = images.new_full((len(rows),), eps)
     attack = make_inner_attack(candidates.images, strength, replace(piece, rows=piece.rows[order]), config)
     choose = choose_early if online.replaces else choose_late
-    chosen = choose(bare, candidates, attack, config, state.threshold, wanted, pruning=pruning)
-    state.threshold = update_threshold(state.threshold, processes.mean(chosen.easy_share), eps, online)
+    classes = candidates.clean.shape[1]
+    if online.per_class and state.by_class is None:
+        state.by_class = torch.full((classes,), state.threshold, dtype=torch.float64)
+    threshold: float | Tensor = state.threshold
+    if state.by_class is not None:
+        threshold = state.by_class.to(images)[candidates.labels]
+    chosen = choose(bare, candidates, attack, config, threshold, wanted, pruning=pruning, judge=judge)
+    if state.by_class is not None:
+        easy = processes.add_up(torch.bincount(candidates.labels[chosen.easy], minlength=classes)).cpu()
+        drawn = processes.add_up(torch.bincount(candidates.labels, minlength=classes)).cpu()
+        state.by_class = update_class_thresholds(state.by_class, easy, drawn, eps, online)
+    else:
+        state.threshold = update_threshold(state.threshold, processes.mean(chosen.easy_share), eps, online)
     trained = chosen.samples
     if not len(trained.labels):  # everything was pruned; the passes happen all the same, other processes wait for them
         nothing = 0 * (model(candidates.images).sum() + model(candidates.images).sum())
@@ -182,24 +234,24 @@ def choose_early(
     candidates: OnlineCandidates,
     attack: InnerAttack,
     config: TrainConfig,
-    threshold: float,
+    threshold: float | Tensor,
     wanted: int,
     *,
     pruning: bool,
+    judge: nn.Module | None = None,
 ) -> OnlineChoice:
     """Attack all candidates for a few steps, prune, and go on with a full batch of the others."""
     eps, early = config.attack.eps, min(config.online.probe_steps, config.attack.steps)
     probe = replace(attack, steps=early).perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
-    with frozen(model, config.attack.batchnorm), torch.no_grad():
-        easy = is_right_at(model, candidates.images, candidates.labels, probe, eps, threshold)
+    easy = _find_easy(model, judge, candidates, probe, config, threshold)
     pruned = easy if pruning else torch.zeros_like(easy)
     rows = pick_rows(pruned, wanted, fill=True)
     samples = candidates.take(rows)
     later = replace(attack, steps=config.attack.steps - early, start=probe[rows])
     attacked = later.perturb(model, samples.images, samples.labels, eps, samples.clean)
-    strength = _measure_strength(model, samples, attacked, config)
+    strength = _measure_strength(model, judge, samples, attacked, config)
     left_out = pruned.index_fill(0, rows, False)
-    return OnlineChoice(samples, attacked, strength, _mean_share(easy), _mean_share(left_out))
+    return OnlineChoice(samples, attacked, strength, easy, _mean_share(left_out))
 
 
 def choose_late(
@@ -207,37 +259,58 @@ def choose_late(
     candidates: OnlineCandidates,
     attack: InnerAttack,
     config: TrainConfig,
-    threshold: float,
+    threshold: float | Tensor,
     wanted: int,
     *,
     pruning: bool,
+    judge: nn.Module | None = None,
 ) -> OnlineChoice:
     """Attack all candidates, then leave out those that are still right at the threshold; nothing replaces them."""
     eps = config.attack.eps
     attacked = attack.perturb(model, candidates.images, candidates.labels, eps, candidates.clean)
     easy = torch.zeros(len(candidates.labels), dtype=torch.bool, device=attacked.device)
-    if pruning and config.online.mode == "paper" and threshold > 0:
-        with frozen(model, config.attack.batchnorm), torch.no_grad():
-            easy = is_right_at(model, candidates.images, candidates.labels, attacked, eps, threshold)
+    if pruning and config.online.mode == "paper" and config.online.prune_at > 0:
+        easy = _find_easy(model, judge, candidates, attacked, config, threshold)
     rows = pick_rows(easy, wanted, fill=False)
     rows = rows if len(rows) > 1 else rows[:0]  # BN cannot normalise a single sample
     samples, attacked = candidates.take(rows), attacked[rows]
-    return OnlineChoice(
-        samples, attacked, _measure_strength(model, samples, attacked, config), _mean_share(easy), _mean_share(easy)
-    )
+    strength = _measure_strength(model, judge, samples, attacked, config)
+    return OnlineChoice(samples, attacked, strength, easy, _mean_share(easy))
 
 
-def _measure_strength(model: nn.Module, samples: OnlineCandidates, attacked: Tensor, config: TrainConfig) -> Tensor:
+def _find_easy(
+    model: nn.Module,
+    judge: nn.Module | None,
+    candidates: OnlineCandidates,
+    attacked: Tensor,
+    config: TrainConfig,
+    threshold: float | Tensor,
+) -> Tensor:
+    """Tell which candidates are still right at the threshold."""
+    judge, batchnorm = _choose_judge(model, judge, config)
+    with frozen(judge, batchnorm), torch.no_grad():
+        return is_right_at(judge, candidates.images, candidates.labels, attacked, config.attack.eps, threshold)
+
+
+def _choose_judge(model: nn.Module, judge: nn.Module | None, config: TrainConfig) -> tuple[nn.Module, BatchNormMode]:
+    """Return the model that finds margins; the averaged one normalises as it does when it is evaluated."""
+    return (model, config.attack.batchnorm) if judge is None else (judge, "eval")
+
+
+def _measure_strength(
+    model: nn.Module, judge: nn.Module | None, samples: OnlineCandidates, attacked: Tensor, config: TrainConfig
+) -> Tensor:
     if not len(attacked):
         return attacked.new_zeros(0)
-    batchnorm = config.attack.batchnorm
-    with frozen(model, batchnorm), torch.no_grad():
+    judge, batchnorm = _choose_judge(model, judge, config)
+    right = samples.clean.argmax(dim=1) == samples.labels if samples.right is None else samples.right
+    with frozen(judge, batchnorm), torch.no_grad():
         return segment_strength(
-            model,
+            judge,
             samples.images,
             samples.labels,
             attacked,
-            samples.clean.argmax(dim=1) == samples.labels,
+            right,
             config.attack.eps,
             steps=config.online.search_steps,
             compact=batchnorm == "eval",

@@ -243,7 +243,7 @@ def prepare_training(
     if config.init and fresh:
         load_init(model, find_init(config.init), replace_head=config.init_head == "replace")
     check_model_fits(model, config.model, samples.train)
-    return source, make_train_state(model, config, processes)
+    return source, make_train_state(model, config, processes, len(samples.train))
 
 
 def check_model_fits(model: nn.Module, name: str, pool: Pool) -> None:
@@ -358,9 +358,12 @@ def _train_locked(
 
 def _restore_state(state: TrainState, folder: RunFolder) -> TrainProgress:
     quiet = (lambda _: None) if not state.processes.writes else tell_user
-    progress = load_newest(folder.checkpoint, state.model, state.average, state.optimizer, tell=quiet)
+    losses = None if state.losses is None else state.losses.last
+    progress = load_newest(folder.checkpoint, state.model, state.average, state.optimizer, losses, tell=quiet)
     if progress is not None and progress.online_threshold is not None:
         state.online.threshold = progress.online_threshold
+    if progress is not None and progress.online_class_thresholds is not None:
+        state.online.by_class = torch.tensor(progress.online_class_thresholds, dtype=torch.float64)
     if progress is not None and state.scaler is not None and progress.scaler:
         scaler = dict(progress.scaler)
         scaler["growth_interval"] = int(scaler["growth_interval"])

@@ -18,9 +18,17 @@ from puma.pools import to_unit
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
-from puma.training.losses import LossResult, compute_pgd_at, compute_standard, compute_trades, make_inner_attack
+from puma.training.losses import (
+    LossResult,
+    compute_pgd_at,
+    compute_standard,
+    compute_trades,
+    make_inner_attack,
+    weight_samples,
+)
 from puma.training.online import OnlineState, compute_online_loss, initial_threshold
 from puma.training.optimizer import make_sgd, rate_at
+from puma.training.soft_pruning import LossTable, choose_samples
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,6 +44,7 @@ class TrainState:
     scaler: GradScaler | None
     processes: ProcessGroup
     online: OnlineState
+    losses: LossTable | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,13 @@ class StepResult:
     attacked_right: Tensor | None
     gradient_norm: float
     online: OnlineSummary | None = None
+    soft_pruned_share: float | None = None
 
 
-def make_train_state(model: nn.Module, config: TrainConfig, processes: ProcessGroup) -> TrainState:
-    """Put a model on its device and build what training needs around it."""
+def make_train_state(
+    model: nn.Module, config: TrainConfig, processes: ProcessGroup, samples: int | None = None
+) -> TrainState:
+    """Put a model on its device and build what training needs around it; soft pruning has to know how many samples."""
     memory = torch.channels_last if config.compute.channels_last else torch.contiguous_format
     model = model.to(processes.device, memory_format=memory).train()  # type: ignore[call-overload]
     called: nn.Module = torch.compile(model) if config.compute.compile else model  # type: ignore[assignment]
@@ -77,6 +89,7 @@ def make_train_state(model: nn.Module, config: TrainConfig, processes: ProcessGr
         scaler=scaler,
         processes=processes,
         online=OnlineState(initial_threshold(config.online, config.attack.eps)),
+        losses=LossTable(torch.full((samples,), math.inf)) if config.soft_pruning.ratio and samples else None,
     )
 
 
@@ -96,8 +109,11 @@ def train_step(state: TrainState, batch: TrainBatch, config: TrainConfig) -> Ste
     if config.bn_momentum is not None:
         set_bn_momentum(state.model, 1.0 if step == 0 else config.bn_momentum)
     state.optimizer.zero_grad(set_to_none=True)
+    soft = None if state.losses is None else choose_samples(batch, state.losses, config, state.processes)
+    batch, weight = (batch, None) if soft is None else (soft.batch, soft.weight)
     outcomes = [
-        _backward_part(state, piece, config, last=last) for piece, last in split_batch(batch, config.compute.accumulate)
+        _backward_part(state, piece, config, weight, last=last)
+        for piece, last in split_batch(batch, config.compute.accumulate)
     ]
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
@@ -120,6 +136,7 @@ def train_step(state: TrainState, batch: TrainBatch, config: TrainConfig) -> Ste
         attacked_right=_interleave([outcome.attacked_right for outcome in outcomes]),
         gradient_norm=norm,
         online=outcomes[-1].online,
+        soft_pruned_share=None if soft is None else soft.pruned_share,
     )
 
 
@@ -151,7 +168,9 @@ class _PartResult:
     online: OnlineSummary | None = None
 
 
-def _backward_part(state: TrainState, piece: TrainBatch, config: TrainConfig, *, last: bool) -> _PartResult:
+def _backward_part(
+    state: TrainState, piece: TrainBatch, config: TrainConfig, weight: Tensor | None, *, last: bool
+) -> _PartResult:
     """Add one part's gradient; only the last part's backward pass is shared between processes."""
     device, compute = state.processes.device, config.compute
     images = to_unit(piece.images.to(device, non_blocking=True))
@@ -166,13 +185,17 @@ def _backward_part(state: TrainState, piece: TrainBatch, config: TrainConfig, *,
         with autocast(device.type, _DTYPES.get(compute.precision), enabled=compute.precision in _DTYPES):
             if config.online.mode == "off":
                 outcome = compute_loss(state.called, images, labels, strength, piece, config)
+                if weight is not None:
+                    outcome = weight_samples(outcome, labels, weight.to(device), config)
             else:
                 outcome, labels, chosen = compute_online_loss(
-                    state.called, state.online, state.processes, images, labels, piece, config
+                    state.called, state.online, state.processes, images, labels, piece, config, average=state.average
                 )
-                online = OnlineSummary(chosen.easy_share, chosen.pruned_share, state.online.threshold, chosen.strength)
+                online = OnlineSummary(chosen.easy_share, chosen.pruned_share, state.online.mean, chosen.strength)
         loss = outcome.loss / compute.accumulate
         (loss if state.scaler is None else state.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    if state.losses is not None and outcome.each is not None and piece.positions is not None:
+        state.losses.update(torch.from_numpy(piece.positions), outcome.each, state.processes)
     clean, attacked = _predict_right(outcome.clean, labels), _predict_right(outcome.attacked, labels)
     return _PartResult(outcome.loss.detach(), clean, attacked, len(labels), online)
 
