@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from puma.errors import PumaError as PumaError
     from puma.evaluation import evaluate as evaluate
     from puma.margins import Margins as Margins
+    from puma.margins import PredictConfig as PredictConfig
     from puma.margins import Status as Status
     from puma.margins import measure_margins as measure_margins
     from puma.margins import measure_pool as measure_pool
@@ -31,6 +32,7 @@ _PLACES = {
     "Margins": "puma.margins",
     "Plan": "puma.planning",
     "Pool": "puma.pools",
+    "PredictConfig": "puma.margins",
     "PumaError": "puma.errors",
     "Run": "puma.training",
     "Scores": "puma.scores",

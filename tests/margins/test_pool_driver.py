@@ -153,7 +153,7 @@ def test_no_space_left_keeps_what_was_written(pool: Pool, tmp_path: Path, monkey
 
 def test_a_second_process_is_refused(pool: Pool, tmp_path: Path) -> None:
     model, out = smooth_net(), tmp_path / "m.parquet"
-    task = pool_driver._describe_task(model, pool, "deepfool", "linf", 1, None, 1, None, False, "")
+    task = pool_driver.describe_task(model, pool, "deepfool", "linf", 1, None, 1, None, False, "")
     with PartFiles(out, task).locked(), pytest.raises(PumaError, match="another process is writing"):
         measure_pool(model, pool, out)
 

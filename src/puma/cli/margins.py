@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from puma.cli.flags import check_output
 from puma.errors import PumaError
 
-MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic"]
+MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic", "predicted"]
 NormName = Literal["linf", "l2"]
 
 
@@ -28,6 +28,12 @@ def write_margins(
     norm: NormName = "linf",
     batch_size: int = 128,
     cap: float | None = None,
+    measure: float | None = None,
+    plan_agreement: float | None = None,
+    strength_error: float | None = None,
+    prune_easy: float = 0.2,
+    eps: float = 8 / 255,
+    seed: int = 0,
     part_size: int = 8192,
     resume: bool = True,
     device: str = "cpu",
@@ -40,6 +46,9 @@ def write_margins(
     Run the same command again after an interruption: it goes on where it stopped. Share the work among processes with:
     torchrun --nproc-per-node N -m puma margins ...
 
+    With --measure 0.02 only a random share is measured, and the rest is predicted from one forward pass each, with a
+    half width for every prediction; --plan-agreement 0.98 measures further samples where a plan depends on them.
+
     Args:
         pools: folders made by puma data import; several are put together in this order.
         out: parquet file to write.
@@ -51,16 +60,24 @@ def write_margins(
         norm: distance that is measured.
         batch_size: samples that go through the model together.
         cap: do not look farther than this distance; 8/255 is a number too.
+        measure: measure only this share, drawn at random, by --method, and predict the others.
+        plan_agreement: of the samples, the share that a plan from these margins shall keep or drop as one from measured
+            margins would; as many more samples are measured as that takes.
+        strength_error: measure further until strengths are off by at most this share of eps, on average.
+        prune_easy: share of the easiest samples that the plan will drop, for --plan-agreement.
+        eps: the largest strength of the plan, for --strength-error.
+        seed: draws the random share.
         part_size: samples per part; a resumed run repeats at most one part.
         resume: go on from finished parts; --no-resume throws them away.
         device: cpu, cuda or cuda:1; under torchrun, cuda means one device per rank.
         autocast: precision of the search; verdicts are always in fp32.
         compiled: search with a torch.compile'd copy of the model.
-        dry_run: check everything and print the settings, measure nothing.
+        dry_run: check everything, measure a few samples, print the settings and the cost; write nothing.
     """
     import torch
 
-    from puma.margins import METHODS, measure_pool
+    from puma.margins import METHODS, PredictConfig
+    from puma.margins.pool_driver import describe_task, measure_to_file, predict_instead
     from puma.models import fingerprint_model
     from puma.pools import open_pools
     from puma.processes import resolve_device
@@ -77,31 +94,29 @@ def write_margins(
     )
     local = os.environ.get("LOCAL_RANK")
     loaded = loaded.to(resolve_device(device, int(local) if local else None))
+    by: str = PredictConfig.measured_by if method == "predicted" else method
+    precision = None if autocast == "none" else getattr(torch, autocast)
+    path = str(weights or model)
+    task = describe_task(loaded, opened, by, norm, batch_size, cap, part_size, precision, compiled, path)
+    if method == "predicted" or any(asked is not None for asked in (measure, plan_agreement, strength_error)):
+        share = PredictConfig.measure if measure is None else measure
+        task = predict_instead(task, PredictConfig(share, by, plan_agreement, strength_error, prune_easy, eps, seed))
     if dry_run:
+        from puma.margins.measuring_cost import estimate_measuring, format_measuring
+
         names = " + ".join(map(str, pools))
         print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
         print(f"model     {model}, fingerprint {fingerprint_model(loaded, opened.image_shape)[:16]}, on {device}")
-        print(f"method    {method} {dataclasses.asdict(METHODS[method].config)}")
+        print(f"method    {by} {dataclasses.asdict(METHODS[by].config)}")
+        if task.predicting is not None:
+            print(f"predicted {dataclasses.asdict(task.predicting)}")
         print(f"norm      {norm}, cap {cap}, batch size {batch_size}, parts of {part_size:,}")
+        print(format_measuring(estimate_measuring(task), task))
         print(f"out       {out}")
         return
     if not out.absolute().parent.is_dir():
         raise PumaError(f"the folder of --out {out} does not exist; make it first.")
-    measure_pool(
-        loaded,
-        opened,
-        out,
-        method=method,
-        norm=norm,
-        batch_size=batch_size,
-        cap=cap,
-        part_size=part_size,
-        resume=resume,
-        progress=True,
-        autocast=None if autocast == "none" else getattr(torch, autocast),
-        compiled=compiled,
-        model_path=str(weights or model),
-    )
+    measure_to_file(task, out, resume=resume, progress=True)
     if os.environ.get("RANK", "0") == "0":
         _tell_margins(out, opened.num_classes)
 
@@ -161,6 +176,62 @@ def show_margins(
         print(f"histogram: {histogram}")
 
 
+def compare_files(
+    files: Positional[tuple[Path, ...]],
+    /,
+    *,
+    prune_easy: float = 0.2,
+    eps: float = 8 / 255,
+    picture: Path | None = None,
+    heat_map: Path | None = None,
+    table: Path | None = None,
+) -> None:
+    """Print how alike margins of the same samples are: ranks, signs, and the plans that would come of them.
+
+    Args:
+        files: two margins files or more; the scatter draws the others against the first.
+        prune_easy: share of the easiest samples that the plans drop.
+        eps: the largest strength of the plans.
+        picture: where to write the scatter (PNG); by default beside the first file, as NAME-compare.png.
+        heat_map: where to write the heat map of all pairs (PNG); by default beside it for three files or more.
+        table: also write the figures as JSON.
+    """
+    from puma.margins import (
+        compare_margins,
+        draw_heat_map,
+        draw_scatter,
+        format_comparisons,
+        read_margins,
+        save_comparisons,
+    )
+
+    for flag, path, suffix in (
+        ("--picture", picture, ".png"),
+        ("--heat-map", heat_map, ".png"),
+        ("--table", table, ".json"),
+    ):
+        if path is not None:
+            check_output(flag, path, suffix)
+    if len(set(files)) < len(files):
+        raise PumaError("a file is given twice; every file is compared with the others only.")
+    tables = {_short_name(path, files): read_margins(path) for path in files}
+    found = compare_margins(tables, prune_easy=prune_easy, eps=eps)
+    linf = next(iter(tables.values())).made_from["norm"] == "linf"
+    unit = 255.0 if linf else 1.0
+    print(format_comparisons(found, unit))
+    label = "margin x 255" if linf else "margin (L2)"
+    scatter = picture or files[0].with_name(f"{files[0].stem}-compare.png")
+    draw_scatter(tables, scatter, eps=eps, unit=unit, label=label)
+    print(f"picture: {scatter}")
+    if heat_map is not None or len(files) > 2:
+        target = heat_map or files[0].with_name(f"{files[0].stem}-heat-map.png")
+        draw_heat_map(found, target)
+        print(f"heat map: {target}")
+    if table is not None:
+        save_comparisons(found, table)
+        print(f"table: {table}")
+
+
 def _short_name(path: Path, files: tuple[Path, ...]) -> str:
     names = [file.stem for file in files]
     return path.stem if names.count(path.stem) == 1 else str(path)
@@ -175,6 +246,6 @@ def _tell_margins(out: Path, classes: int) -> None:
     print(f"look at them with: puma margins show {out}")
     for sentence in warn_of_model(table.margin.numpy(), classes):
         print(f"puma: warning: {sentence}.", file=sys.stderr)
-    if not table.crossed.all():
-        share = 1 - table.crossed.float().mean()
+    if not table.known.all():
+        share = 1 - table.known.float().mean()
         print(f"puma: {share:.2%} of the samples have no measured margin, see their status.", file=sys.stderr)

@@ -1,5 +1,12 @@
 """Signed distances of samples to the decision boundary, with a status for each."""
 
+from puma.margins.compare import (
+    compare_margins,
+    draw_heat_map,
+    draw_scatter,
+    format_comparisons,
+    save_comparisons,
+)
 from puma.margins.distribution import (
     count_histograms,
     describe_margins,
@@ -12,22 +19,29 @@ from puma.margins.distribution import (
 from puma.margins.margins_file import Margins, is_margins, read_margins, read_margins_footer
 from puma.margins.measure_margins import measure_margins
 from puma.margins.pool_driver import measure_pool
+from puma.margins.predict_select import PredictConfig
 from puma.margins.search import METHODS, Status, find_method
 
 __all__ = [
     "METHODS",
     "Margins",
+    "PredictConfig",
     "Status",
+    "compare_margins",
     "count_histograms",
     "describe_margins",
+    "draw_heat_map",
     "draw_in_terminal",
     "draw_picture",
+    "draw_scatter",
     "find_method",
+    "format_comparisons",
     "is_margins",
     "measure_margins",
     "measure_pool",
     "read_margins",
     "read_margins_footer",
+    "save_comparisons",
     "save_histograms",
     "summarise_margins",
     "warn_of_model",

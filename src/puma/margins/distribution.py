@@ -20,7 +20,7 @@ _LEARNED = 0.1  # of the way from a guess to no error: below it a model has lear
 
 @dataclass(frozen=True)
 class MarginSummary:
-    """What one file holds. Quantiles and histogram are of the samples whose boundary was found."""
+    """What one file holds. Quantiles and histogram are of the samples with a margin, found or predicted."""
 
     count: int
     statuses: Mapping[str, int]
@@ -71,7 +71,7 @@ def count_histograms(tables: Mapping[str, Margins], bins: int = BINS) -> MarginH
 
 
 def _select_found(margins: Margins) -> NDArray[np.float64]:
-    return margins.margin[margins.crossed].double().numpy()
+    return margins.margin[margins.known].double().numpy()
 
 
 def warn_of_model(margin: NDArray[np.float32], classes: int) -> list[str]:

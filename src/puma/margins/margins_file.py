@@ -32,8 +32,15 @@ _COLUMNS: dict[str, pa.DataType] = {
     "forwards": pa.int32(),
     "backwards": pa.int32(),
 }
+_OPTIONAL: dict[str, pa.DataType] = {"half_width": pa.float32()}  # only where margins were predicted
 _LATER = ("label", "forwards", "backwards")  # files of older versions lack them: -1 says unknown
-_TENSORS = {"margin": torch.float32, "status": torch.int8, "forwards": torch.int32, "backwards": torch.int32}
+_TENSORS = {
+    "margin": torch.float32,
+    "half_width": torch.float32,
+    "status": torch.int8,
+    "forwards": torch.int32,
+    "backwards": torch.int32,
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +57,8 @@ class Margins:
 
     Positive: distance to leaving the label. Negative: minus the distance to reaching it. A value is measured only
     where ``status`` is CROSSED; it is infinite (with the sign) for NOT_CROSSED, plus or minus the cap for CAPPED, and
-    NaN for ZERO_GRADIENT and NON_FINITE.
+    NaN for ZERO_GRADIENT and NON_FINITE. Where it is PREDICTED, the margin lies within ``half_width`` of it with the
+    probability that ``made_from["prediction"]`` tells.
     """
 
     margin: Tensor  # (n,) float32
@@ -63,6 +71,7 @@ class Margins:
     sample_id: Tensor  # (n,) int64: ids of the pool, else positions
     made_from: Mapping[str, Any] = field(default_factory=dict)  # settings and fingerprints, as in the file's footer
     boundary: Tensor | None = None  # the image just beyond the boundary; the sample itself where none was found
+    half_width: Tensor | None = None  # (n,) float32, 0 where measured; None where nothing was predicted
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -71,15 +80,22 @@ class Margins:
         how = f"{self.made_from.get('method', 'unknown method')}, {self.made_from.get('norm', 'unknown norm')}"
         if not len(self):
             return f"Margins(0 samples, {how})"
-        found = self.margin[self.crossed]
+        found = self.margin[self.known]
         median = f", median {float(found.median()):.4g}" if len(found) else ""
         crossed, wrong = float(self.crossed.float().mean()), float((self.margin < 0).float().mean())
-        return f"Margins({len(self):,} samples, {how}: {crossed:.1%} crossed, {wrong:.1%} wrong{median})"
+        guessed = int((self.status == Status.PREDICTED).sum())
+        predicted = f", {guessed / len(self):.1%} predicted" if guessed else ""
+        return f"Margins({len(self):,} samples, {how}: {crossed:.1%} crossed{predicted}, {wrong:.1%} wrong{median})"
 
     @property
     def crossed(self) -> Tensor:
         """Was the boundary found (n,)."""
         return self.status == Status.CROSSED
+
+    @property
+    def known(self) -> Tensor:
+        """Is there a finite margin (n,), measured or predicted."""
+        return (self.status == Status.CROSSED) | (self.status == Status.PREDICTED)
 
     @property
     def links(self) -> tuple[Link, ...] | None:
@@ -92,7 +108,7 @@ class Margins:
             import pandas  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
             raise PumaError("to_pandas needs pandas, which is not installed: pip install pandas.") from error
-        columns = {name: getattr(self, name).numpy(force=True) for name in _COLUMNS}
+        columns = {name: getattr(self, name).numpy(force=True) for name in _list_columns(self)}
         names = [status.name for status in Status]
         return pandas.DataFrame(columns | {"status": pandas.Categorical.from_codes(columns["status"], names)})
 
@@ -103,7 +119,8 @@ class Margins:
             raise PumaError("made_from must tell method and norm, such as {'method': 'deepfool', 'norm': 'linf'}.")
         if path.exists():
             read_margins_footer(path)
-        return write_margins(path, [self], {"format": FORMAT, **self.made_from})
+        made_from = {"format": FORMAT, **self.made_from}
+        return write_margins(path, [self], made_from, predicted=self.half_width is not None)
 
 
 @dataclass(frozen=True)
@@ -162,13 +179,14 @@ def read_margins(path: str | Path) -> Margins:
     if described.pop("columns", list(there)) != list(there):  # names in a schema have no checksum: they are told twice
         raise PumaError(f"{path} is damaged: its columns are not those that its footer tells; measure it again.")
     wanted = {name: kind for name, kind in _COLUMNS.items() if name in there or name not in _LATER}
+    wanted |= {name: kind for name, kind in _OPTIONAL.items() if name in there}
     arrays = read_columns(path, wanted, _WHAT)
     count = len(arrays["sample_id"])
     columns = {
         name: torch.from_numpy(arrays[name]).to(_TENSORS.get(name, torch.int64))
         if name in arrays
         else torch.full((count,), -1, dtype=_TENSORS.get(name, torch.int64))
-        for name in _COLUMNS
+        for name in {**_COLUMNS, **wanted}
     }
     if count and not 0 <= int(columns["status"].min()) <= int(columns["status"].max()) <= max(Status):
         raise PumaError(f"{path} is damaged: status must be 0..{max(Status):d}; measure the margins again.")
@@ -200,21 +218,28 @@ def _is_complete(described: Mapping[str, Any]) -> bool:
     return isinstance(described.get("method"), str) and described.get("norm") in NORMS
 
 
-def write_margins(path: str | Path, parts: Iterable[Margins], described: Mapping[str, Any]) -> Path:
+def write_margins(
+    path: str | Path, parts: Iterable[Margins], described: Mapping[str, Any], *, predicted: bool = False
+) -> Path:
     """Write margins as row groups of one file that appears under its name only when it is complete on disk."""
-    schema = pa.schema(list(_COLUMNS.items()))
+    kinds = _COLUMNS | _OPTIONAL if predicted else _COLUMNS
+    schema = pa.schema(list(kinds.items()))
 
     def to_arrow(margins: Margins) -> pa.Table:
-        columns = [pa.array(getattr(margins, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
+        columns = [pa.array(getattr(margins, name).numpy(force=True), kind) for name, kind in kinds.items()]
         return pa.Table.from_arrays(columns, schema=schema)
 
-    return write_table(path, schema, map(to_arrow, parts), {**described, "columns": list(_COLUMNS)})
+    return write_table(path, schema, map(to_arrow, parts), {**described, "columns": list(kinds)})
 
 
 def join_margins(parts: list[Margins], described: Mapping[str, Any]) -> Margins:
     """Put margins behind each other."""
-    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in _list_columns(parts[0])}
     return Margins(**columns, made_from=described)
+
+
+def _list_columns(margins: Margins) -> list[str]:
+    return [*_COLUMNS, *(name for name in _OPTIONAL if getattr(margins, name) is not None)]
 
 
 __all__ = [

@@ -7,6 +7,8 @@ rank: a run that was killed and resumed, or spread over ranks, gives the same fi
 import contextlib
 import dataclasses
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from puma.attacks import check_label_range, find_norm
@@ -29,14 +32,15 @@ from puma.margins.margins_file import (
     write_margins,
 )
 from puma.margins.measure_margins import PreparedMeasurement, check_settings, name_precision, prepare_measurement
-from puma.margins.search.methods import find_method
+from puma.margins.predict_select import PredictConfig
+from puma.margins.search.methods import PREDICTED, find_method
 from puma.models import fingerprint_model
 from puma.pools import Pool, open_pools, to_unit
 from puma.processes import ProcessGroup, join_processes
 from puma.progress import Advance, progress_bar
 
 PART_SIZE = 8192  # some minutes of a small net on a processor: what an interruption costs at most
-_BOUNDS = (0.0, 1.0)  # pixels of a pool
+BOUNDS = (0.0, 1.0)  # pixels of a pool
 
 
 def measure_pool(
@@ -54,6 +58,7 @@ def measure_pool(
     autocast: torch.dtype | None = None,
     compiled: bool = False,
     model_path: str = "",
+    predicting: PredictConfig | None = None,
 ) -> Margins:
     """Measure every sample of a pool: in memory, or into the file ``out`` (parquet) for pools of any size.
 
@@ -76,20 +81,28 @@ def measure_pool(
             differ it raises. False starts over.
         progress: show a progress bar.
         model_path: where the model came from, to be noted in the file.
+        predicting: with the method ``predicted``, how much is measured and what for; see ``puma.PredictConfig``.
 
     Returns:
         The margins in the order of the pool; the same as ``puma.read_margins(out)``.
     """
-    task = _describe_task(model, pool, method, norm, batch_size, cap, part_size, autocast, compiled, model_path)
+    by = predicting.measured_by if predicting and method == PREDICTED else method
+    by = PredictConfig.measured_by if by == PREDICTED else by
+    task = describe_task(model, pool, by, norm, batch_size, cap, part_size, autocast, compiled, model_path)
+    if predicting is not None or method == PREDICTED:
+        task = predict_instead(task, predicting)
     if out is not None:
-        return read_margins(_measure_to_file(task, Path(out), resume, progress))
-    with _prepare_task(task) as prepared, _show_progress(task, range(task.parts), progress) as advance:
+        return read_margins(measure_to_file(task, Path(out), resume=resume, progress=progress))
+    if task.predicting is not None:
+        with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+            return read_margins(measure_to_file(task, Path(folder) / "margins.parquet", progress=progress))
+    with prepare_task(task) as prepared, _show_progress(task, range(task.parts), progress) as advance:
         parts = [_measure_part(task, prepared, part, advance) for part in range(task.parts)]
     return join_margins(parts, task.described)
 
 
 @dataclass(frozen=True)
-class _PoolTask:
+class PoolTask:
     """A pool to measure, a model to measure it by, and how."""
 
     model: nn.Module
@@ -98,6 +111,7 @@ class _PoolTask:
     described: dict[str, object]  # the footer
     autocast: torch.dtype | None
     compiled: bool
+    predicting: PredictConfig | None = None  # then provenance is of the prediction
 
     @property
     def parts(self) -> int:
@@ -110,7 +124,7 @@ class _PoolTask:
         return start, min(start + self.provenance.part_size, self.provenance.pool_size)
 
 
-def _describe_task(
+def describe_task(
     model: nn.Module,
     pool: Pool | str | Path,
     method: str,
@@ -121,8 +135,9 @@ def _describe_task(
     autocast: torch.dtype | None,
     compiled: bool,
     model_path: str,
-) -> _PoolTask:
-    check_settings(model, batch_size, cap, _BOUNDS, norm)
+) -> PoolTask:
+    """Check everything about a measurement of a pool, and say what it is."""
+    check_settings(model, batch_size, cap, BOUNDS, norm)
     if part_size < 1:
         raise PumaError(f"part_size must be at least 1, got {part_size}.")
     pool = open_pools(pool)
@@ -143,20 +158,25 @@ def _describe_task(
     described = provenance.describe(
         os.pathsep.join(str(store.folder) for store in pool.stores if store.folder), model_path
     )
-    return _PoolTask(model, pool, provenance, described, autocast, compiled)
+    return PoolTask(model, pool, provenance, described, autocast, compiled)
 
 
-def _measure_to_file(task: _PoolTask, out: Path, resume: bool, progress: bool) -> Path:
+def measure_to_file(task: PoolTask, out: Path, *, resume: bool = True, progress: bool = False) -> Path:
+    """Do what a task describes, part by part, so that memory does not grow with the pool; return ``out``."""
+    if task.predicting is not None:
+        from puma.margins.predict_pool import predict_to_file
+
+        return predict_to_file(task, out, resume=resume, progress=progress)
     files = PartFiles(out, task)
     with join_processes(patient=True) as group:
-        if _find_finished(files, resume, group):
+        if find_finished(files, resume, group):
             return out
         with files.locked() if group.writes else contextlib.nullcontext():
             group.barrier()
             missing = files.find_missing(range(group.rank, task.parts, group.count))
             if missing:
                 with (
-                    _prepare_task(task) as prepared,
+                    prepare_task(task) as prepared,
                     _show_progress(task, missing, progress and group.writes, group.count) as advance,
                 ):
                     for part in missing:
@@ -168,7 +188,34 @@ def _measure_to_file(task: _PoolTask, out: Path, resume: bool, progress: bool) -
     return out
 
 
-def _find_finished(files: "PartFiles", resume: bool, group: ProcessGroup) -> bool:
+def predict_instead(task: PoolTask, predicting: PredictConfig | None = None) -> PoolTask:
+    """Return a task that measures only some samples as this one does, and predicts the others."""
+    config = dataclasses.replace(predicting or PredictConfig(), measured_by=task.provenance.method)
+    if task.provenance.cap is not None:
+        raise PumaError("margins up to a cap cannot be predicted; leave --cap away, or --measure.")
+    provenance = dataclasses.replace(task.provenance, method=PREDICTED, config=dataclasses.asdict(config))
+    described = {**task.described, **dataclasses.asdict(provenance)}
+    return dataclasses.replace(task, provenance=provenance, described=described, predicting=config)
+
+
+def measure_samples(task: PoolTask, positions: NDArray[np.int64], out: Path, *, progress: bool) -> Path:
+    """Measure some samples of a task's pool, by the method that its prediction goes by."""
+    assert task.predicting is not None
+    method = task.predicting.measured_by
+    pool = task.pool.subset(positions)
+    provenance = dataclasses.replace(
+        task.provenance,
+        pool=pool.fingerprint,
+        pool_size=len(pool),
+        method=method,
+        config=dataclasses.asdict(find_method(method).config),
+    )
+    described = {**task.described, **dataclasses.asdict(provenance)}
+    some = dataclasses.replace(task, pool=pool, provenance=provenance, described=described, predicting=None)
+    return measure_to_file(some, out, progress=progress)
+
+
+def find_finished(files: "PartFiles", resume: bool, group: ProcessGroup) -> bool:
     """Clear what is not to be resumed; say whether the result is there already."""
     if not resume and group.writes:
         files.start_over()
@@ -180,13 +227,15 @@ def _find_finished(files: "PartFiles", resume: bool, group: ProcessGroup) -> boo
     return finished
 
 
-def _prepare_task(task: _PoolTask) -> contextlib.AbstractContextManager[PreparedMeasurement]:
+def prepare_task(task: PoolTask) -> contextlib.AbstractContextManager[PreparedMeasurement]:
+    """Assemble the search of a task; of one that predicts, that of the samples it measures."""
+    by = task.predicting.measured_by if task.predicting is not None else task.provenance.method
     return prepare_measurement(
         task.model,
         to_unit(task.pool.batch(np.arange(min(8, len(task.pool)))).images),
-        method=task.provenance.method,
+        method=by,
         norm=task.provenance.norm,
-        bounds=_BOUNDS,
+        bounds=BOUNDS,
         cap=task.provenance.cap,
         autocast=task.autocast,
         compiled=task.compiled,
@@ -195,21 +244,21 @@ def _prepare_task(task: _PoolTask) -> contextlib.AbstractContextManager[Prepared
 
 
 def _show_progress(
-    task: _PoolTask, parts: range | list[int], enabled: bool, ranks: int = 1
+    task: PoolTask, parts: range | list[int], enabled: bool, ranks: int = 1
 ) -> contextlib.AbstractContextManager[Advance]:
     title = "margins" if ranks == 1 else f"margins (rank 0 of {ranks})"
     return progress_bar(title, sum(stop - start for start, stop in map(task.span, parts)), enabled=enabled)
 
 
-def _measure_part(task: _PoolTask, prepared: PreparedMeasurement, part: int, advance: Advance) -> Margins:
+def _measure_part(task: PoolTask, prepared: PreparedMeasurement, part: int, advance: Advance) -> Margins:
     start, stop = task.span(part)
-    batches = _read_batches(task.pool, start, stop, task.provenance.batch_size, prepared.setting.classes)
+    batches = read_batches(task.pool, start, stop, task.provenance.batch_size, prepared.setting.classes)
     margins = prepared.measure(batches, stop - start, task.provenance.batch_size, advance=advance)
-    sample_id = torch.from_numpy(np.array(task.pool.sample_id[start:stop]))
+    sample_id = torch.from_numpy(task.pool.number_rows(start, stop))
     return dataclasses.replace(margins, sample_id=sample_id, made_from=task.described)
 
 
-def _read_batches(pool: Pool, start: int, stop: int, batch_size: int, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+def read_batches(pool: Pool, start: int, stop: int, batch_size: int, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Read batches, the next one while the last is measured."""
 
     def read(begin: int) -> tuple[Tensor, Tensor]:
@@ -231,7 +280,7 @@ class PartFiles:
     """The folder beside the final file in which finished parts wait: what is there, and how they become one file."""
 
     out: Path
-    task: _PoolTask
+    task: PoolTask
 
     @property
     def folder(self) -> Path:
@@ -264,7 +313,7 @@ class PartFiles:
             path.unlink()
             return False
         self._refuse_others(path)
-        return np.array_equal(found, self.task.pool.sample_id[start:stop])  # another part's copy is no part of this
+        return np.array_equal(found, self.task.pool.number_rows(start, stop))  # another part's copy is no part of this
 
     def _refuse_others(self, path: Path) -> None:
         differences = self.task.provenance.tell_differences(read_margins_footer(path))
@@ -291,9 +340,12 @@ class PartFiles:
 
     def clear(self) -> None:
         """Remove the parts, and their folder if nothing else is in it."""
-        for pattern in ("part-*", ".part-*", "lock", ".lock.lock"):  # "lock" is of older versions
+        for pattern in ("part-*", ".part-*", "predict-*", ".predict-*", "lock", ".lock.lock"):  # "lock" is older
             for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 

@@ -248,6 +248,10 @@ class Pool:
         """Rows of the samples in all stores together."""
         return np.arange(self._starts[-1]) if self.rows is None else self.rows
 
+    def number_rows(self, start: int, stop: int) -> Rows:
+        """Return the ids of the samples from ``start`` up to ``stop``, without making those of all."""
+        return np.arange(start, min(stop, len(self))) if self.rows is None else np.array(self.rows[start:stop])
+
     @cached_property
     def labels(self) -> Rows:
         """Labels (n,)."""

@@ -16,10 +16,10 @@ DONE, DROPPED = -1, -2  # stages of rows that need nothing any more: to be writt
 
 
 class Status(IntEnum):
-    """How the search for one sample ended. Only CROSSED comes with a measured margin.
+    """How the search for one sample ended. Only CROSSED comes with a measured margin; PREDICTED was not searched.
 
     >>> [status.name for status in puma.Status]
-    ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED']
+    ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED', 'PREDICTED']
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
     >>> margins = puma.measure_margins(model, torch.rand(2, 1, 4, 4), [0, 1])
     >>> margins.status == puma.Status.CROSSED  # (n,); the same as margins.crossed
@@ -31,6 +31,7 @@ class Status(IntEnum):
     ZERO_GRADIENT = 2
     NON_FINITE = 3
     CAPPED = 4
+    PREDICTED = 5
 
 
 @dataclass(frozen=True)

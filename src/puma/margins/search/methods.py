@@ -62,6 +62,9 @@ METHODS: dict[str, MethodEntry] = {
 }
 
 
+PREDICTED = "predicted"  # measures some samples by one of these, and predicts the others
+
+
 def find_method(name: str) -> MethodEntry:
     """Look a method up; an unknown name raises."""
     if name not in METHODS:
