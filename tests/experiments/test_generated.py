@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import Run
-from puma.experiments.generated import count_images, share_in_band
+from puma.experiments.generated import count_affordable, share_in_band
 from puma.experiments.results import read_results_file
 from puma.experiments.spec import GenerationWay
 from puma.generation.edm import SolverConfig
@@ -23,7 +23,7 @@ from puma.margins import Margins, Status
     ],
 )
 def test_every_way_costs_the_same(way: GenerationWay, images: int) -> None:
-    assert count_images(12_000, 7000, way, SolverConfig()) == images
+    assert count_affordable(12_000, 7000, way, SolverConfig()) == images
 
 
 def test_what_is_in_the_band_was_found_and_lies_inside() -> None:

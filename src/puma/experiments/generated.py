@@ -34,7 +34,7 @@ _FEWEST = 16  # images that a pool must have to be worth training on
 _SAMPLED = {"selected": 1, "conditioned": 2, "guided": 3}  # other seeds for other ways: no image is shared
 
 
-def count_images(images: int, real: int, way: GenerationWay, solver: SolverConfig) -> int:
+def count_affordable(images: int, real: int, way: GenerationWay, solver: SolverConfig) -> int:
     """Return how many images a way may sample for the passes that ``images`` of any margin cost."""
     budget = images * solver.passes
     if way == "selected":
@@ -89,7 +89,7 @@ class GeneratedStages:
         """Return a pool of such images, sampling and measuring them first."""
         generator = self.train()
         solver = SolverConfig()
-        count = count_images(self.plan.images, len(Pool.open(self.real)), wanted.way, solver)
+        count = count_affordable(self.plan.images, len(Pool.open(self.real)), wanted.way, solver)
         if count < _FEWEST:
             raise PumaError(f"{self.plan.images:,} images of any margin cost less than {_FEWEST} {wanted.way} ones.")
         config = SampleConfig(seed=_SAMPLED.get(wanted.way, 0), solver=solver)
