@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from puma.errors import Interrupted, PumaError, tell_missing
 
+__all__ = ["COMMANDS", "Verb", "call_verb", "find_verb", "load_verb", "main"]
+
 
 class Verb(NamedTuple):
     """A verb's function as ``module:function``, and what it is for.

@@ -21,6 +21,8 @@ from puma.experiments.paper import (
 )
 from puma.experiments.spec import Experiment, PerceptronFigure
 
+__all__ = ["PAPER"]
+
 _MODULES = (
     tab_summary, fig1, fig2, fig3, fig4, fig_pd, fig_pe, tab_double_pruning, fig_data_size, fig_models, tab_gap,
     tab_epsilon, tab_online, tab_margin_difficult, tab_pruning_strategies, tab_margin_model, fig_margin_distribution,
