@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.attacks import per_sample
-from puma.models import frozen
-from puma.models.prepare import BatchNormMode
+from puma.models import BatchNormMode, frozen
 from puma.processes import ProcessGroup
 from puma.training.batches import TrainBatch
 from puma.training.config import OnlineConfig, TrainConfig
