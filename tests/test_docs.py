@@ -5,8 +5,11 @@ A fenced ``sh`` or ``python`` block is run, block after block of a page in one f
 tables are parsed: the verb must exist and its flags be known.
 """
 
+import ast
 import contextlib
 import functools
+import importlib
+import inspect
 import io
 import json
 import os
@@ -23,6 +26,7 @@ from typing import Any
 
 import pytest
 
+import puma
 from puma import cli
 from puma.errors import PumaError
 from puma.margins import read_margins
@@ -73,10 +77,10 @@ def prose(page: str) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Split a shell block into its commands; a backslash joins lines, what follows # is a remark."""
+    """Split a shell block into its commands; a backslash joins lines, what follows # or > is not theirs."""
     for line in text.replace("\\\n", " ").splitlines():
         if words := shlex.split(line, comments=True):
-            yield words
+            yield words[: words.index(">")] if ">" in words else words
 
 
 def words_of_puma(words: Sequence[str]) -> list[str] | None:
@@ -283,3 +287,25 @@ def test_a_command_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         ("puma y \\\n  z  # remark\n", None),
     ]
     assert list(commands(hidden[1].text)) == [["puma", "y", "z"]]
+
+
+def test_the_api_page_has_every_public_name_and_all_that_the_docs_use() -> None:
+    listed = re.findall(r"^::: (puma\.\S+)$", read("api"), flags=re.M)
+    assert len(set(listed)) == len(listed)
+    for place in listed:
+        module, _, name = place.rpartition(".")
+        value = getattr(importlib.import_module(module), name)
+        assert not inspect.ismodule(value), f"{place} is a module"
+    names = {place.rpartition(".")[2] for place in listed}
+    assert set(puma.__all__) <= names
+    used = {
+        alias.name
+        for page in PAGES
+        for block in blocks(read(page))
+        if block.language == "python"
+        for node in ast.walk(ast.parse(block.text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "puma"
+        for alias in node.names
+    }
+    stand_ins = {"read_digits", "write_parts"}  # for images that readers have
+    assert used - stand_ins <= names

@@ -9,11 +9,12 @@ _INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # packages that ar
 class PumaError(ValueError):
     """Bad input, told in one sentence: what was expected, what came, what to change.
 
-    >>> puma.prune([0.1, 0.2], fraction=20)
-    Traceback (most recent call last):
-    puma.errors.PumaError: fraction must lie in [0, 1), got 20.
-    >>> issubclass(puma.PumaError, ValueError)
-    True
+    Examples:
+        >>> puma.prune([0.1, 0.2], fraction=20)
+        Traceback (most recent call last):
+        puma.errors.PumaError: fraction must lie in [0, 1), got 20.
+        >>> issubclass(puma.PumaError, ValueError)
+        True
 
     The command line prints the sentence and exits with code 2; library callers can catch it, also as a ValueError.
     """

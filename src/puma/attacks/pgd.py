@@ -76,12 +76,13 @@ def pgd(
 ) -> Tensor:
     """Return images perturbed by at most ``|eps|`` so that the loss rises, or falls where ``eps`` is negative.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
-    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> attacked = puma.pgd(model, images, labels, 8 / 255)  # the usual PGD-10
-    >>> attacked.shape, bool(((attacked - images).abs() <= 8 / 255 + 1e-6).all())
-    (torch.Size([6, 1, 4, 4]), True)
-    >>> helped = puma.pgd(model, images, labels, -torch.full((6,), 0.1))  # a signed radius for each image
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or yours: pixels in, logits out
+        >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> attacked = puma.pgd(model, images, labels, 8 / 255)  # the usual PGD-10
+        >>> attacked.shape, bool(((attacked - images).abs() <= 8 / 255 + 1e-6).all())
+        (torch.Size([6, 1, 4, 4]), True)
+        >>> helped = puma.pgd(model, images, labels, -torch.full((6,), 0.1))  # a signed radius for each image
 
     Args:
         model: anything that maps images to logits (n, classes); it comes back as it was, ``.grad`` fields untouched.
@@ -129,10 +130,11 @@ def fgsm(
 ) -> Tensor:
     """Return images after one step of length ``|eps|`` that raises the loss; arguments as of ``pgd``.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
-    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> puma.fgsm(model, images, labels, 8 / 255).shape
-    torch.Size([6, 1, 4, 4])
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or yours: pixels in, logits out
+        >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> puma.fgsm(model, images, labels, 8 / 255).shape
+        torch.Size([6, 1, 4, 4])
     """
     return bim(model, images, labels, eps, step_size=math.inf, steps=1, loss=loss, norm=norm, bounds=bounds)
 
@@ -151,10 +153,11 @@ def bim(
 ) -> Tensor:
     """Return images attacked by PGD that begins at the image itself; arguments as of ``pgd``.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
-    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> puma.bim(model, images, labels, 8 / 255, steps=7, step_size=2 / 255).shape
-    torch.Size([6, 1, 4, 4])
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or yours: pixels in, logits out
+        >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> puma.bim(model, images, labels, 8 / 255, steps=7, step_size=2 / 255).shape
+        torch.Size([6, 1, 4, 4])
     """
     return pgd(
         model,
@@ -190,10 +193,9 @@ def run_pgd(
     active_set: bool = False,
     start: Tensor | None = None,
 ) -> Tensor:
-    """Do what ``pgd`` does, with what a training loss needs besides.
+    """Do what ``pgd`` does, with what a training loss needs besides; what is not told here is as there.
 
     Args:
-        model, images, labels, eps, loss, random_start, norm, bounds, generator: see ``pgd``.
         step_size: length of a step; a sample's own is ``min(step_size, step_ratio * |eps_i|)``.
         steps: how many, one for all or (n,).
         negative_loss: the loss for samples with negative ``eps``; the same as ``loss`` unless given. KL to the clean

@@ -68,6 +68,7 @@ COMMANDS: dict[str, Verb] = {
     "iterate": Verb("train:make_iterate_verb", "train, measure margins, plan, train again", True),
     "run": Verb("run:run_experiments", "a table or figure of the paper: train and evaluate every row of it"),
     "perceptron": Verb("perceptron:study_perceptron", "why pruning fails or works: theory and numbers in a minute"),
+    "completion": Verb("completion:print_completion", "a script for bash, zsh or fish that completes verbs and flags"),
     "list": Verb("run:list_choices", "what there is to choose from: importers, models, attacks"),
 }
 

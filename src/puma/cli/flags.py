@@ -6,16 +6,19 @@ import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
+import tyro.extras
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from puma.errors import PumaError, unknown_name
 
 _REGISTRY = ConstructorRegistry()
+_SHAPE = (tyro.conf.OmitSubcommandPrefixes,)
 _LARGEST = 1e30  # no quantity here comes near; float32 ends at 3e38
 _LARGEST_WHOLE = 2**63 - 1  # of an int64
 
@@ -80,9 +83,8 @@ def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) 
         return lambda: function(*values, **named)
 
     def parse() -> Callable[[], None]:
-        shape = (tyro.conf.OmitSubcommandPrefixes,)
         call: Callable[[], None] = tyro.cli(
-            take_arguments, prog=f"puma {verb}", args=list(words), config=shape, registry=_REGISTRY
+            take_arguments, prog=f"puma {verb}", args=list(words), config=_SHAPE, registry=_REGISTRY
         )
         return call
 
@@ -95,6 +97,13 @@ def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) 
     with contextlib.redirect_stderr(io.StringIO()) as complaint, _wide_terminal(), contextlib.suppress(SystemExit):
         parse()
     raise _shorten_complaint(complaint.getvalue(), verb)
+
+
+def make_parser(function: Callable[..., None], verb: str) -> Any:
+    """Return the flags of a verb as argparse has them, for those who want to know them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # tyro offers nothing else that lists flags
+        return tyro.extras.get_parser(function, prog=f"puma {verb}", config=_SHAPE, registry=_REGISTRY)
 
 
 @contextlib.contextmanager

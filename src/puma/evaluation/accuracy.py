@@ -127,14 +127,15 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the share of images that a model gets right, clean and under each attack of radius ``eps``.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
-    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> accuracy = puma.evaluate(model, images, labels, 8 / 255, attacks=("clean", "pgd20", "cw"))
-    >>> list(accuracy), 0 <= accuracy["cw"] <= accuracy["clean"] <= 1
-    (['clean', 'pgd20', 'cw'], True)
-    >>> pool = puma.Pool.from_tensors(images, labels)
-    >>> sorted(puma.evaluate(model, pool, eps=8 / 255))
-    ['clean', 'cw']
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or yours: pixels in, logits out
+        >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> accuracy = puma.evaluate(model, images, labels, 8 / 255, attacks=("clean", "pgd20", "cw"))
+        >>> list(accuracy), 0 <= accuracy["cw"] <= accuracy["clean"] <= 1
+        (['clean', 'pgd20', 'cw'], True)
+        >>> pool = puma.Pool.from_tensors(images, labels)
+        >>> sorted(puma.evaluate(model, pool, eps=8 / 255))
+        ['clean', 'cw']
 
     Args:
         model: maps images in [0, 1] to logits; evaluated in eval mode and left as it was.

@@ -47,13 +47,14 @@ _TENSORS = {
 class Margins:
     """Signed margins of n samples, in pixel units: what ``measure_margins`` and ``measure_pool`` give.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
-    >>> margins = puma.measure_margins(model, torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
-    >>> margins
-    Margins(6 samples, deepfool, linf: 100.0% crossed, ...
-    >>> margins.margin.shape, margins.status.shape, margins.prediction.shape, margins.rival.shape
-    (torch.Size([6]), torch.Size([6]), torch.Size([6]), torch.Size([6]))
-    >>> path = margins.save("margins.parquet")  # for pandas, polars and duckdb too; to_pandas() is the short way
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+        >>> margins = puma.measure_margins(model, torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
+        >>> margins
+        Margins(6 samples, deepfool, linf: 100.0% crossed, ...
+        >>> margins.margin.shape, margins.status.shape, margins.prediction.shape, margins.rival.shape
+        (torch.Size([6]), torch.Size([6]), torch.Size([6]), torch.Size([6]))
+        >>> path = margins.save("margins.parquet")  # for pandas, polars and duckdb too; to_pandas() is the short way
 
     Positive: distance to leaving the label. Negative: minus the distance to reaching it. A value is measured only
     where ``status`` is CROSSED; it is infinite (with the sign) for NOT_CROSSED, plus or minus the cap for CAPPED, and
@@ -168,11 +169,12 @@ def _shorten(value: object) -> str:
 def read_margins(path: str | Path) -> Margins:
     """Read a margins file, every checksum verified; one of an older version lacks labels and counts of passes.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
-    >>> written = puma.measure_pool(model, pool, out="margins.parquet")
-    >>> torch.equal(puma.read_margins("margins.parquet").margin, written.margin)
-    True
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+        >>> written = puma.measure_pool(model, pool, out="margins.parquet")
+        >>> torch.equal(puma.read_margins("margins.parquet").margin, written.margin)
+        True
     """
     described = read_margins_footer(path)
     there = read_head(path, _WHAT).columns

@@ -42,14 +42,15 @@ def measure_margins(
 ) -> Margins:
     """Measure how far every image is from the decision boundary of ``model``.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2, bias=False))
-    >>> model[1].weight.data = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 2.0]])
-    >>> images = torch.tensor([[0.7, 0.7, 0.7, 0.5], [0.1, 0.1, 0.1, 0.5]]).view(2, 1, 2, 2)
-    >>> margins = puma.measure_margins(model, images, [0, 0])  # numpy arrays do as well
-    >>> margins.margin.numpy().round(2)  # (n,) float32, in pixel units; the second image is taken for class 1
-    array([ 0.4 , -0.05], dtype=float32)
-    >>> margins.crossed, margins.prediction  # (n,) bool: was the boundary found; (n,) int64
-    (tensor([True, True]), tensor([0, 1]))
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2, bias=False))
+        >>> model[1].weight.data = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 2.0]])
+        >>> images = torch.tensor([[0.7, 0.7, 0.7, 0.5], [0.1, 0.1, 0.1, 0.5]]).view(2, 1, 2, 2)
+        >>> margins = puma.measure_margins(model, images, [0, 0])  # numpy arrays do as well
+        >>> margins.margin.numpy().round(2)  # (n,) float32, in pixel units; the second image is taken for class 1
+        array([ 0.4 , -0.05], dtype=float32)
+        >>> margins.crossed, margins.prediction  # (n,) bool: was the boundary found; (n,) int64
+        (tensor([True, True]), tensor([0, 1]))
 
     Args:
         model: any module that takes ``images`` and gives logits (n, classes); it comes back as it was.

@@ -62,24 +62,30 @@ def measure_pool(
 ) -> Margins:
     """Measure every sample of a pool: in memory, or into the file ``out`` (parquet) for pools of any size.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
-    >>> puma.measure_pool(model, pool).margin.shape
-    torch.Size([6])
-    >>> margins = puma.measure_pool(model, pool, out="margins.parquet")  # again: the file is found whole
-    >>> margins.sample_id
-    tensor([0, 1, 2, 3, 4, 5])
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 4, 4), [0, 1, 2, 0, 1, 2])
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+        >>> puma.measure_pool(model, pool).margin.shape
+        torch.Size([6])
+        >>> margins = puma.measure_pool(model, pool, out="margins.parquet")  # again: the file is found whole
+        >>> margins.sample_id
+        tensor([0, 1, 2, 3, 4, 5])
 
     Args:
         model: any module that takes images (n, channels, height, width) in [0, 1] and gives logits; left as it was.
         pool: a ``puma.Pool`` or the folder of one.
         out: where to write the margins; finished parts are kept in a folder beside it until all are there. Under
             ``torchrun`` the parts are shared among the ranks.
-        method, norm, batch_size, cap, autocast, compiled: see ``puma.measure_margins``.
+        method: see ``puma.measure_margins``, as for the next three.
+        norm: distance that is measured.
+        batch_size: samples that go through the model together.
+        cap: do not look farther than this.
         part_size: samples per part.
         resume: a second call goes on after the last finished part, or finds the file whole; if pool, model or settings
             differ it raises. False starts over.
         progress: show a progress bar.
+        autocast: search in this lower precision; verdicts stay in fp32.
+        compiled: search with a ``torch.compile``d copy of the model.
         model_path: where the model came from, to be noted in the file.
         predicting: with the method ``predicted``, how much is measured and what for; see ``puma.PredictConfig``.
 

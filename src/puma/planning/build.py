@@ -53,13 +53,14 @@ def make_plan(
     PUMA is ``prune_easy=0.2``: the fifth with the highest margins goes, the others are attacked as strongly as their
     margins allow.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
-    >>> margins = [-0.02, 0.01, 0.02, 0.03, 0.04, 0.05]  # or puma.measure_pool(model, pool)
-    >>> plan = puma.make_plan(pool, margins, prune_easy=0.2, eps=8 / 255)
-    >>> plan.keep  # (n,) bool, in the order of the pool
-    tensor([ True,  True,  True,  True,  True, False])
-    >>> plan.strength  # (n,) float32: the margin, at most eps and at least -eps
-    tensor([-0.0200,  0.0100,  0.0200,  0.0300,  0.0314,  0.0314])
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> margins = [-0.02, 0.01, 0.02, 0.03, 0.04, 0.05]  # or puma.measure_pool(model, pool)
+        >>> plan = puma.make_plan(pool, margins, prune_easy=0.2, eps=8 / 255)
+        >>> plan.keep  # (n,) bool, in the order of the pool
+        tensor([ True,  True,  True,  True,  True, False])
+        >>> plan.strength  # (n,) float32: the margin, at most eps and at least -eps
+        tensor([-0.0200,  0.0100,  0.0200,  0.0300,  0.0314,  0.0314])
 
     Args:
         pool: a pool or its folder.

@@ -28,12 +28,13 @@ _COLUMNS: dict[str, pa.DataType] = {"sample_id": pa.int64(), "keep": pa.bool_(),
 class Plan:
     """What to do with every sample of a pool: keep it or not, and how strongly to attack it.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(5, 1, 4, 4), [0, 1, 2, 0, 1])
-    >>> plan = puma.make_plan(pool, [-0.02, 0.01, 0.02, 0.03, 0.04], prune_easy=0.2, eps=8 / 255)
-    >>> plan.keep, plan.strength
-    (tensor([ True,  True,  True,  True, False]), tensor([-0.0200,  0.0100,  0.0200,  0.0300,  0.0314]))
-    >>> puma.Plan.open(plan.save("plan.parquet"))
-    Plan(5 samples, 4 kept, strength -0.0200 to +0.0300, for pool ...)
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(5, 1, 4, 4), [0, 1, 2, 0, 1])
+        >>> plan = puma.make_plan(pool, [-0.02, 0.01, 0.02, 0.03, 0.04], prune_easy=0.2, eps=8 / 255)
+        >>> plan.keep, plan.strength
+        (tensor([ True,  True,  True,  True, False]), tensor([-0.0200,  0.0100,  0.0200,  0.0300,  0.0314]))
+        >>> puma.Plan.open(plan.save("plan.parquet"))
+        Plan(5 samples, 4 kept, strength -0.0200 to +0.0300, for pool ...)
 
     ``sample_id``, ``keep`` and ``strength`` are (n,): int64, bool and float32. ``strength`` is signed: negative moves a
     sample towards its label. ``made_from`` is free text about the settings; ``links`` name pool, margins and model by
@@ -116,12 +117,13 @@ class Plan:
     ) -> "PlanLoader":
         """Return batches of the kept samples of a pool, for a training loop of your own.
 
-        >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), [0, 1, 2, 0, 1, 2])
-        >>> plan = puma.make_plan(pool, prune_random=0.34, eps=8 / 255)
-        >>> for images, labels, strength, sample_id in plan.loader(pool, batch_size=2):
-        ...     print(tuple(images.shape), images.dtype, labels.shape, strength.shape, sample_id.shape)
-        (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
-        (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
+        Examples:
+            >>> pool = puma.Pool.from_tensors(torch.rand(6, 1, 8, 8), [0, 1, 2, 0, 1, 2])
+            >>> plan = puma.make_plan(pool, prune_random=0.34, eps=8 / 255)
+            >>> for images, labels, strength, sample_id in plan.loader(pool, batch_size=2):
+            ...     print(tuple(images.shape), images.dtype, labels.shape, strength.shape, sample_id.shape)
+            (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
+            (2, 1, 8, 8) torch.float32 torch.Size([2]) torch.Size([2]) torch.Size([2])
 
         Args:
             pool: the pool that the plan was made for, or its folder.

@@ -53,8 +53,9 @@ def prune(
 ) -> Tensor:
     """Return which samples to keep (n,): all but ``floor(fraction * n)`` of the highest, lowest or random ones.
 
-    >>> puma.prune(torch.tensor([0.3, -0.1, 0.2, 0.1]), 0.25)
-    tensor([False,  True,  True,  True])
+    Examples:
+        >>> puma.prune(torch.tensor([0.3, -0.1, 0.2, 0.1]), 0.25)
+        tensor([False,  True,  True,  True])
 
     Samples of equal score are told apart by a hash of ``seed`` and their id (their place if no ids are given), so a
     pool sorted by class does not lose one class first, and another order of the rows makes no difference. Dropping

@@ -46,8 +46,9 @@ def adaptive_strength(
     With a ``floor`` it is clipped to [floor * eps, eps] instead. An ``eps`` above 1, all of the pixel range, is refused
     for margins of ``norm`` linf.
 
-    >>> puma.adaptive_strength(torch.tensor([0.5, 0.01, -0.02, -0.5]), 8 / 255)
-    tensor([ 0.0314,  0.0100, -0.0200, -0.0314])
+    Examples:
+        >>> puma.adaptive_strength(torch.tensor([0.5, 0.01, -0.02, -0.5]), 8 / 255)
+        tensor([ 0.0314,  0.0100, -0.0200, -0.0314])
     """
     margin = to_column(margin, "margin")
     if not (math.isfinite(eps) and eps > 0):

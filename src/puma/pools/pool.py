@@ -49,16 +49,17 @@ def to_unit(images: Tensor) -> Tensor:
 class Pool:
     """Images, labels, origin and ids of training samples.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(6, 3, 8, 8), [0, 1, 2, 0, 1, 2], class_names=["ant", "bee", "cat"])
-    >>> pool  # also Pool.from_dataset(dataset), Pool.open(folder), pool + pool
-    Pool(6 images of 8 x 8 x 3, 3 classes, 0 generated, fingerprint ...)
-    >>> image, label = pool[5]  # (channels, height, width) in [0, 1]: torch's DataLoader(pool) works
-    >>> image.shape, label
-    (torch.Size([3, 8, 8]), 2)
-    >>> pool.subset(pool.labels == 1).sample_id  # a subset keeps the ids
-    array([1, 4])
-    >>> len(puma.Pool.open(pool.save("mine")))
-    6
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 3, 8, 8), [0, 1, 2, 0, 1, 2], class_names=["ant", "bee", "cat"])
+        >>> pool  # also Pool.from_dataset(dataset), Pool.open(folder), pool + pool
+        Pool(6 images of 8 x 8 x 3, 3 classes, 0 generated, fingerprint ...)
+        >>> image, label = pool[5]  # (channels, height, width) in [0, 1]: torch's DataLoader(pool) works
+        >>> image.shape, label
+        (torch.Size([3, 8, 8]), 2)
+        >>> pool.subset(pool.labels == 1).sample_id  # a subset keeps the ids
+        array([1, 4])
+        >>> len(puma.Pool.open(pool.save("mine")))
+        6
 
     A sample's id is its row in the store, plus the sizes of the stores before it, or made from its key where pictures
     stay in their shards: it does not change when the pool is pruned. ``rows`` are the selected rows of all stores
@@ -86,9 +87,10 @@ class Pool:
     ) -> "Pool":
         """Make a pool of images and labels in memory; ids count from 0.
 
-        >>> images = torch.rand(6, 3, 8, 8)  # (n, channels, height, width) or (n, height, width, channels)
-        >>> puma.Pool.from_tensors(images, torch.tensor([0, 1, 2, 0, 1, 2]))[5][1]
-        2
+        Examples:
+            >>> images = torch.rand(6, 3, 8, 8)  # (n, channels, height, width) or (n, height, width, channels)
+            >>> puma.Pool.from_tensors(images, torch.tensor([0, 1, 2, 0, 1, 2]))[5][1]
+            2
 
         Args:
             images: torch or numpy, uint8 or floating point in [0, 1], which is rounded to whole grey values.
@@ -110,9 +112,10 @@ class Pool:
     ) -> "Pool":
         """Make a pool of any map-style dataset of (image, label); images are read when they are asked for.
 
-        >>> pairs = [(torch.rand(1, 8, 8), label) for label in (0, 1, 0)]
-        >>> len(puma.Pool.from_dataset(pairs))
-        3
+        Examples:
+            >>> pairs = [(torch.rand(1, 8, 8), label) for label in (0, 1, 0)]
+            >>> len(puma.Pool.from_dataset(pairs))
+            3
 
         Images are PIL pictures, tensors or arrays, all of one size and without random augmentation. The fingerprint
         looks at 1024 evenly spaced ones.

@@ -46,11 +46,12 @@ def write_report(
 ) -> Path:
     """Write a page about runs, folders of results or an experiment.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
-    >>> run = puma.train("small-8px", pool, out="results/run", samples_seen=128, batch_size=64)
-    >>> accuracy = run.evaluate(pool, name="test")  # kept within the run, for the report
-    >>> print(puma.write_report(["results"], "report.html", title="My nets"))
-    report.html
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+        >>> run = puma.train("small-8px", pool, out="results/run", samples_seen=128, batch_size=64)
+        >>> accuracy = run.evaluate(pool, name="test")  # kept within the run, for the report
+        >>> print(puma.write_report(["results"], "report.html", title="My nets"))
+        report.html
 
     Args:
         paths: run folders of ``puma train``, folders that hold runs, margins, plans and pools, or experiment.json.

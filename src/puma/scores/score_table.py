@@ -32,11 +32,12 @@ KINDS: dict[str, str] = {
 class Scores:
     """A number per sample. NaN says that there is none: a margin search that failed, a sample never seen.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(5, 1, 4, 4), [0, 1, 2, 0, 1])
-    >>> error = np.array([0.9, 0.1, 0.3, 0.2, 0.8], dtype=np.float32)  # high is difficult
-    >>> scores = puma.Scores("el2n", pool.sample_id, error, pool.fingerprint)
-    >>> puma.make_plan(pool, score=scores, prune_difficult=0.4).keep
-    tensor([False,  True,  True,  True, False])
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(5, 1, 4, 4), [0, 1, 2, 0, 1])
+        >>> error = np.array([0.9, 0.1, 0.3, 0.2, 0.8], dtype=np.float32)  # high is difficult
+        >>> scores = puma.Scores("el2n", pool.sample_id, error, pool.fingerprint)
+        >>> puma.make_plan(pool, score=scores, prune_difficult=0.4).keep
+        tensor([False,  True,  True,  True, False])
 
     ``made_from`` is free text about the origin.
     """

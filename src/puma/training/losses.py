@@ -152,11 +152,12 @@ def trades_loss(
 ) -> Tensor:
     """Return CE(clean) + beta * KL(clean || attacked), averaged over the batch; gradients flow through both branches.
 
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or your own: pixels in, logits out
-    >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> strength = puma.adaptive_strength(torch.linspace(-0.01, 0.05, 6), 8 / 255)  # (n,), from margins
-    >>> loss = puma.trades_loss(model, images, labels, strength)
-    >>> loss.backward()
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))  # or yours: pixels in, logits out
+        >>> images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> strength = puma.adaptive_strength(torch.linspace(-0.01, 0.05, 6), 8 / 255)  # (n,), from margins
+        >>> loss = puma.trades_loss(model, images, labels, strength)
+        >>> loss.backward()
 
     Where ``strength`` is positive the image is attacked, where it is negative it is helped: moved by at most
     ``|strength|`` so that ``negative_loss`` falls. With one positive strength for all this is TRADES.

@@ -40,14 +40,15 @@ from puma.training.step import TrainState, make_train_state
 class Run:
     """A finished training run: its model, what it recorded, and what it was made from.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
-    >>> run = puma.train("small-8px", pool, out="run", samples_seen=256, batch_size=64)
-    >>> run.model(torch.rand(2, 1, 8, 8)).shape  # in eval mode
-    torch.Size([2, 4])
-    >>> run.metrics[-1]["samples"]
-    256
-    >>> sorted(run.evaluate(pool, eps=8 / 255))
-    ['clean', 'cw']
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+        >>> run = puma.train("small-8px", pool, out="run", samples_seen=256, batch_size=64)
+        >>> run.model(torch.rand(2, 1, 8, 8)).shape  # in eval mode
+        torch.Size([2, 4])
+        >>> run.metrics[-1]["samples"]
+        256
+        >>> sorted(run.evaluate(pool, eps=8 / 255))
+        ['clean', 'cw']
     """
 
     path: Path
@@ -126,12 +127,13 @@ def train(
 ) -> Run:
     """Train a robust model into the folder ``out`` and return the run; called again with the same, it is found done.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
-    >>> plan = puma.make_plan(pool, prune_random=0.5, eps=8 / 255)
-    >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-    >>> run = puma.train(net, pool, plan=plan, recipe="small-digits", out="run", samples_seen=256, eps=8 / 255)
-    >>> run
-    Run('run': <Sequential>, 256 samples, loss ...)
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+        >>> plan = puma.make_plan(pool, prune_random=0.5, eps=8 / 255)
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> run = puma.train(net, pool, plan=plan, recipe="small-digits", out="run", samples_seen=256, eps=8 / 255)
+        >>> run
+        Run('run': <Sequential>, 256 samples, loss ...)
 
     Args:
         model: an ``nn.Module`` (copied; training starts from its weights), a built-in name or module:function.

@@ -237,11 +237,12 @@ def load_model(
 ) -> nn.Module:
     """Return the model that ``source`` names, in eval mode: it takes pixels in [0, 1] and gives logits.
 
-    >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
-    >>> run = puma.train("small-8px", pool, out="run", samples_seen=128, batch_size=64)
-    >>> puma.load_model("run")(torch.rand(2, 1, 8, 8)).shape
-    torch.Size([2, 4])
-    >>> net = puma.load_model("small-8px", 4, channels=1, weights="run/model.safetensors")
+    Examples:
+        >>> pool = puma.Pool.from_tensors(torch.rand(64, 1, 8, 8), torch.arange(64) % 4)
+        >>> run = puma.train("small-8px", pool, out="run", samples_seen=128, batch_size=64)
+        >>> puma.load_model("run")(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 4])
+        >>> net = puma.load_model("small-8px", 4, channels=1, weights="run/model.safetensors")
 
     Args:
         source: the folder of a run of ``puma train``, whose averaged model is loaded; ``module:function``, called

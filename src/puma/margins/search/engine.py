@@ -18,12 +18,13 @@ DONE, DROPPED = -1, -2  # stages of rows that need nothing any more: to be writt
 class Status(IntEnum):
     """How the search for one sample ended. Only CROSSED comes with a measured margin; PREDICTED was not searched.
 
-    >>> [status.name for status in puma.Status]
-    ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED', 'PREDICTED']
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
-    >>> margins = puma.measure_margins(model, torch.rand(2, 1, 4, 4), [0, 1])
-    >>> margins.status == puma.Status.CROSSED  # (n,); the same as margins.crossed
-    tensor([True, True])
+    Examples:
+        >>> [status.name for status in puma.Status]
+        ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED', 'PREDICTED']
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+        >>> margins = puma.measure_margins(model, torch.rand(2, 1, 4, 4), [0, 1])
+        >>> margins.status == puma.Status.CROSSED  # (n,); the same as margins.crossed
+        tensor([True, True])
     """
 
     CROSSED = 0
