@@ -98,6 +98,9 @@ def test_rows_train_what_they_say() -> None:
         "online, no pruning": ModelSpec(online=OnlineSpec("paper", 0.0)),
         "online, pruned at 3.25 eps": ModelSpec(online=OnlineSpec("paper", 3.25)),
         "online, ours, 20 %": ModelSpec(online=OnlineSpec("ours", 0.0, 0.2)),
+        "online, ours, by the average": ModelSpec(online=OnlineSpec("ours", 0.0, 0.2, "average")),
+        "online, ours, by the average and class": ModelSpec(online=OnlineSpec("ours", 0.0, 0.2, "average", True)),
+        "PUMA 20 %": by_margin(0.2, real),
     }
     assert told("tab-margin-difficult") == {
         "eps for all": by_difficulty(easy=0.22),
@@ -147,6 +150,34 @@ def test_rows_train_what_they_say() -> None:
     }
 
 
+def test_rows_beyond_the_paper_train_what_they_say() -> None:
+    def told(name: str) -> dict[str, ModelSpec | MarginSpec]:
+        experiment = EXPERIMENTS[name]
+        assert isinstance(experiment, Experiment)
+        return {row.name: row.wants for row in experiment.rows}
+
+    by = MarginSpec(TRADES)
+    rivals = told("tab-rivals")
+    assert rivals["EasyCore 20 %"] == ModelSpec(
+        PlanSpec(difficult=0.2, score="input_gradient", strength="constant", margins=by)
+    )
+    assert rivals["CCS 20 %"] == ModelSpec(PlanSpec(difficult=0.05, stratified=0.15, strength="constant", margins=by))
+    assert rivals["dynamic uncertainty 20 %"] == ModelSpec(
+        PlanSpec(easy=0.2, score="uncertainty", strength="constant", margins=by)
+    )
+    assert rivals["InfoBatch"] == ModelSpec(soft=0.5)
+    watched = ModelSpec(snapshots=True)
+    assert list(iterate_models(rivals["EasyCore 20 %"])) == [watched, rivals["EasyCore 20 %"]]
+    assert list(iterate_models(rivals["CCS 20 %"])) == [TRADES, rivals["CCS 20 %"]]
+    floors = told("tab-floor")
+    assert floors["PUMA 20 %, floor -eps"] == specify_puma(0.2, by=TRADES)
+    assert floors["PUMA 0 %, floor eps/2"] == ModelSpec(PlanSpec(floor=0.5, margins=by))
+    assert told("fig-plan-from")["PUMA 20 % from 0.5"] == ModelSpec(PlanSpec(easy=0.2, margins=by), plan_from=0.5)
+    beyond = told("fig-prune-beyond")
+    assert beyond["PUMA 60 % beyond 0 eps"] == specify_puma(0.6, by=TRADES)
+    assert beyond["PUMA 60 % beyond 1.5 eps"] == ModelSpec(PlanSpec(easy=0.6, beyond=1.5, margins=by))
+
+
 def test_models_come_before_what_is_built_on_them() -> None:
     iterated = specify_puma(0.2, by=specify_puma(0.2, by=TRADES))
     assert list(iterate_models(iterated)) == [TRADES, specify_puma(0.2, by=TRADES), iterated]
@@ -159,6 +190,7 @@ def test_names_for_files() -> None:
     assert name_model(TRADES) == "trades"
     assert name_model(specify_puma(0.225, by=TRADES)) == "puma-easy22.5"
     assert name_model(ModelSpec(PlanSpec(random=0.22, strength="constant"), net="wide")) == "pruned-random22-wide"
+    assert name_model(EXPERIMENTS["tab-rivals"].rows[5].wants) == "pruned-difficult20-by-input-gradient"  # type: ignore
     names = {name_model(model) for experiment in EXPERIMENTS.values() if isinstance(experiment, Experiment)
              for row in experiment.rows for model in iterate_models(row.wants)}  # fmt: skip
     assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in names)

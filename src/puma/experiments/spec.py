@@ -13,7 +13,7 @@ from puma.perceptron import FigureName
 NetRole = Literal["main", "second", "third", "wide", "widest"]
 GeneratedAmount = Literal["none", "few", "usual", "many", "most"]
 GenerationWay = Literal["any", "selected", "conditioned", "guided"]
-ScoreName = Literal["margin", "cd_clean", "cd_adversarial"]
+ScoreName = Literal["margin", "cd_clean", "cd_adversarial", "input_gradient", "uncertainty"]
 StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
 FigureKind = Literal["none", "lines", "curves", "histogram"]
 
@@ -46,12 +46,18 @@ class ModelSpec:
         net: the role of the net.
         generated: how many generated images there are, or which ones of our own generator.
         online: find strengths, and what to prune, during training.
+        plan_from: share of the training after which the plan takes effect.
+        soft: probability with which samples of low loss are left out for a while (InfoBatch).
+        snapshots: keep averaged models on the way, for scores that look at all of the training.
     """
 
     plan: "PlanSpec | None" = None
     net: NetRole = "main"
     generated: GeneratedAmount | GeneratorImages = "usual"
     online: "OnlineSpec | None" = None
+    plan_from: float = 0.0
+    soft: float = 0.0
+    snapshots: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,13 +84,17 @@ class PlanSpec:
         easy: share of the easiest samples to drop.
         difficult: share of the most difficult ones to drop.
         random: share to drop at random.
-        score: what easy and difficult go by; difficulty (CD) is that of ``difficulty_of``.
+        score: what easy and difficult go by; difficulty (CD), input gradients and uncertainty are of
+            ``difficulty_of``.
         strength: rule of the strength.
         eps: largest strength.
         gap: subtracted from the margin.
         weak_eps: strength of difficult samples under ``weak-if-difficult``.
         margins: what margins are measured with.
         difficulty_of: the training run that difficulty is counted in.
+        stratified: share to drop so that all ranges of the score stay covered.
+        beyond: drop easy samples only where their margin is above this.
+        floor: lowest strength by margin.
     """
 
     easy: float = 0.0
@@ -97,18 +107,26 @@ class PlanSpec:
     weak_eps: float = 1 / 8
     margins: MarginSpec = field(default_factory=lambda: MarginSpec(ModelSpec(generated="none")))
     difficulty_of: ModelSpec = field(default_factory=ModelSpec)
+    stratified: float = 0.0
+    beyond: float | None = None
+    floor: float = -1.0
 
     @property
     def needs_margins(self) -> bool:
         """Whether margins have to be measured for it."""
-        by_margin = self.score == "margin" and bool(self.easy or self.difficult)
+        by_margin = self.score == "margin" and bool(self.easy or self.difficult or self.stratified)
         return by_margin or self.strength in ("margin", "margin-if-difficult")
 
     @property
     def needs_difficulty(self) -> bool:
         """Whether difficulty has to be counted for it."""
-        by_difficulty = self.score != "margin" and bool(self.easy or self.difficult)
+        by_difficulty = self.score.startswith("cd_") and bool(self.easy or self.difficult or self.stratified)
         return by_difficulty or self.strength in ("weak-if-difficult", "margin-if-difficult")
+
+    @property
+    def watched(self) -> ModelSpec | None:
+        """The training whose averaged models the score is made of, where it is such a score."""
+        return replace(self.difficulty_of, snapshots=True) if self.score in ("input_gradient", "uncertainty") else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,8 @@ class OnlineSpec:
     mode: Literal["paper", "ours"]
     prune_at: float = 0.0
     prune_fraction: float = 0.2
+    margins_by: Literal["model", "average"] = "model"
+    per_class: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,11 +249,20 @@ def name_model(model: ModelSpec) -> str:
     words = ["trades" if model.plan is None and model.online is None else ""]
     if model.online is not None:
         words.append(f"online-{model.online.mode}")
+        words += ["average"] if model.online.margins_by == "average" else []
+        words += ["per-class"] if model.online.per_class else []
     plan = model.plan
     if plan is not None:
         words.append("puma" if plan.strength == "margin" else "pruned")
-        for letters, share in (("easy", plan.easy), ("difficult", plan.difficult), ("random", plan.random)):
+        for letters in ("easy", "difficult", "random", "stratified"):
+            share = getattr(plan, letters)
             words += [f"{letters}{100 * share:g}"] if share else []
+        words += [f"by-{plan.score.replace('_', '-')}"] if plan.watched is not None else []
+        words += [f"beyond{plan.beyond:g}"] if plan.beyond is not None else []
+        words += [f"floor{plan.floor:g}"] if plan.floor != -1 else []
+        words += [f"from{100 * model.plan_from:g}"] if model.plan_from else []
+    words += [f"soft{100 * model.soft:g}"] if model.soft else []
+    words += ["snapshots"] if model.snapshots else []
     words += [model.net] if model.net != "main" else []
     if isinstance(model.generated, GeneratorImages):
         words.append(f"{model.generated.name}-generated")
@@ -253,6 +282,8 @@ def iterate_models(wants: ModelSpec | MarginSpec) -> Iterator[ModelSpec]:
             yield from iterate_models(wants.plan.margins)
         if wants.plan.needs_difficulty:
             yield from iterate_models(wants.plan.difficulty_of)
+        if wants.plan.watched is not None:
+            yield from iterate_models(wants.plan.watched)
     yield wants
 
 

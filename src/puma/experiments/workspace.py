@@ -37,14 +37,17 @@ from puma.scores import open_scores, save_scores
 from puma.training import (
     OnlineConfig,
     RunFolder,
+    SoftPruningConfig,
     TrainConfig,
     create_run,
     ensure_run,
     find_init,
     load_model,
     score_difficulty,
+    score_snapshots,
 )
 
+_SNAPSHOTS, _WINDOW = 12, 5  # models that a training keeps to be scored by; successive ones of a window
 _MADE_BY = "made-by.json"
 
 
@@ -131,6 +134,9 @@ class Workspace:
             config = replace(config, generated_fraction=0.0)
         if self.setting.begins_with_weights:
             config = replace(config, init=str(self.library.weights.resolve()))
+        config = replace(config, plan_from=model.plan_from, soft_pruning=SoftPruningConfig(model.soft))
+        if model.snapshots:
+            config = replace(config, snapshot_every=max(config.samples_seen // _SNAPSHOTS, 1))
         if model.online is not None:
             config = replace(config, online=self._resolve_online(model.online))
         return config
@@ -167,26 +173,37 @@ class Workspace:
         with lock(out, wait=True):
             return out if out.is_file() else save_scores(score_difficulty(run, show=True), out)
 
+    def watch_training(self, model: ModelSpec, seed: int) -> Path:
+        """Return the input gradients and the uncertainty of every sample, over the models that a training kept."""
+        run = self.train_model(model, seed)
+        out = self.path / "scores" / f"{run.name}-dynamics.parquet"
+        with lock(out, wait=True):
+            return out if out.is_file() else save_scores(score_snapshots(run, window=_WINDOW, show=True), out)
+
     def make_plan(self, spec: PlanSpec, pools: Sequence[Path], seed: int) -> Path:
         """Return the plan for pools, making the scores it goes by first."""
         margins = self.measure_margins(spec.margins, pools, seed) if spec.needs_margins else None
         counted = self.count_difficulty(spec.difficulty_of, seed) if spec.needs_difficulty else None
+        watched = None if spec.watched is None else self.watch_training(spec.watched, seed)
         eps = self.setting.eps
-        pruning = PruneRule(easy=spec.easy, difficult=spec.difficult, random=spec.random, seed=seed)
-        strength = StrengthRule(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps)
+        pruning = PruneRule(spec.easy, spec.difficult, spec.random, seed=seed, beyond=spec.beyond,
+                            stratified=spec.stratified)  # fmt: skip
+        strength = StrengthRule(spec.strength, spec.eps * eps, spec.gap * eps, spec.weak_eps * eps, floor=spec.floor)
         pool = open_pools(pools)
-        files = [path and hash_file(path) for path in (margins, counted)]
+        files = [path and hash_file(path) for path in (margins, counted, *([watched] if watched else []))]
         rules = [list_changes(pruning), list_changes(strength), spec.score]
         out = self.path / "plans" / f"{_hash_key({'pools': pool.fingerprint, 'rules': rules, 'files': files})}.parquet"
         with lock(out, wait=True):
             if out.is_file():
                 return out
-            kind = "cd_clean" if spec.score == "margin" else spec.score
+            kind = spec.score if spec.score.startswith("cd_") else "cd_clean"
             with explain_damage(counted):
                 difficulty = None if counted is None else open_scores(counted, kind)
             with explain_damage(margins):
                 margin = None if margins is None else open_scores(margins, "margin")
-            score = margin if spec.score == "margin" else difficulty
+            with explain_damage(watched):
+                dynamics = None if watched is None else open_scores(watched, spec.score)
+            score = margin if spec.score == "margin" else dynamics or difficulty
             made = build_plan(
                 pool, pruning, strength, score=score, margin=margin, difficulty=difficulty, drop_failed=True
             )
@@ -233,7 +250,11 @@ class Workspace:
 
     def _resolve_online(self, online: OnlineSpec) -> OnlineConfig:
         return OnlineConfig(
-            mode=online.mode, prune_at=online.prune_at * self.setting.eps, prune_fraction=online.prune_fraction
+            mode=online.mode,
+            prune_at=online.prune_at * self.setting.eps,
+            prune_fraction=online.prune_fraction,
+            margins_by=online.margins_by,
+            per_class=online.per_class,
         )
 
     def _train_in_processes(

@@ -1,8 +1,9 @@
 """Experiments that the paper does not have, declared as its tables are, a file each."""
 
-from puma.experiments.beyond import gen_margin
+from puma.experiments.beyond import fig_plan_from, fig_prune_beyond, gen_margin, tab_floor, tab_rivals
 from puma.experiments.spec import Experiment
 
 __all__ = ["BEYOND"]
 
-BEYOND: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (gen_margin,)}
+_MODULES = (tab_rivals, tab_floor, fig_plan_from, fig_prune_beyond, gen_margin)
+BEYOND: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
