@@ -62,6 +62,7 @@ COMMANDS: dict[str, Verb] = {
     "margins": Verb("margins:write_margins", "signed distance of every sample to a model's decision boundary"),
     "margins show": Verb("margins:show_margins", "quantiles, shares and a histogram of margins"),
     "margins compare": Verb("margins:compare_files", "how alike margins of the same samples are, and their plans"),
+    "margins export": Verb("margins:export_suspects", "the samples with the most doubtful labels, as .csv"),
     "curves": Verb("report:draw_runs", "training curves of several runs in one picture"),
     "report": Verb("report:write_page", "one HTML page: results, margins, plans and a gallery of samples"),
     "trace": Verb("trace:print_trace", "what a result was made from, back to pools and models; says what is broken"),

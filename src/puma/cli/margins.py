@@ -232,6 +232,53 @@ def compare_files(
         print(f"table: {table}")
 
 
+def export_suspects(
+    files: Positional[tuple[Path, ...]],
+    /,
+    *,
+    pool: tuple[Path, ...],
+    lowest: int = 200,
+    out: Path = Path("suspects.csv"),
+    pictures: Path | None = None,
+) -> None:
+    """Write the samples with the lowest margins as a table to look through: perhaps their labels are wrong.
+
+    One net mostly finds what it finds hard. Give the margins of several nets, best of nets that were not trained on
+    the samples: each sample's places in their orders are averaged. cleanlab and FiftyOne read the table.
+
+    Args:
+        files: margins files of the same pool, one for each net.
+        pool: the pools that were measured, in the same order; for names, labels and paths.
+        lowest: how many samples; 0 takes all, the most doubtful first.
+        out: the .csv to write.
+        pictures: folder to write the samples' images to as PNG, for pools whose images are no files of their own.
+    """
+    from puma.margins import find_suspects, read_margins, write_suspects
+    from puma.pools import open_pools
+
+    if not files:
+        raise PumaError("give at least one margins file.")
+    if out.suffix != ".csv":
+        raise PumaError(f"--out must end in .csv, got {out.name!r}.")
+    opened = open_pools(pool)
+    tables = [read_margins(path) for path in files]
+    suspects = find_suspects(tables, opened, lowest)
+    if len({str(table.made_from.get("model")) for table in tables}) < len(tables):
+        print("puma: warning: several of these files are of the same net, which counts as often.", file=sys.stderr)
+    write_suspects(out, suspects, opened, pictures)
+    against = int((2 * suspects.against > suspects.nets).sum())
+    nets = "the net disagrees" if suspects.nets == 1 else f"most of {suspects.nets} nets disagree"
+    print(
+        f"{len(suspects):,} of {len(opened):,} samples, the most doubtful labels first; {nets} with {against:,} of them"
+    )
+    for row in range(min(5, len(suspects))):
+        label, said = (opened.class_names[index] for index in (suspects.label[row], suspects.prediction[row]))
+        print(f"  sample {suspects.sample_id[row]}: {label} -> {said}, margin {suspects.margin[row]:+.4f}")
+    if suspects.nets == 1:
+        print("one net mostly finds what it finds hard: several nets tell more, see the docs on wrong labels")
+    print(f"table: {out}")
+
+
 def _short_name(path: Path, files: tuple[Path, ...]) -> str:
     names = [file.stem for file in files]
     return path.stem if names.count(path.stem) == 1 else str(path)

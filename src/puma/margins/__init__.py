@@ -21,12 +21,14 @@ from puma.margins.measure_margins import measure_margins
 from puma.margins.pool_driver import measure_pool
 from puma.margins.predict_select import PredictConfig
 from puma.margins.search import METHODS, Status, find_method
+from puma.margins.suspects import Suspects, find_suspects, rank_quality, write_suspects
 
 __all__ = [
     "METHODS",
     "Margins",
     "PredictConfig",
     "Status",
+    "Suspects",
     "compare_margins",
     "count_histograms",
     "describe_margins",
@@ -35,14 +37,17 @@ __all__ = [
     "draw_picture",
     "draw_scatter",
     "find_method",
+    "find_suspects",
     "format_comparisons",
     "is_margins",
     "measure_margins",
     "measure_pool",
+    "rank_quality",
     "read_margins",
     "read_margins_footer",
     "save_comparisons",
     "save_histograms",
     "summarise_margins",
     "warn_of_model",
+    "write_suspects",
 ]

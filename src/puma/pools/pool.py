@@ -20,6 +20,7 @@ from torch import Tensor
 
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, write_links
+from puma.pools.pictures import PictureFiles
 from puma.pools.store import Origin, Store, fingerprint_subset, is_pool, open_store
 from puma.pools.tensors import Array, DatasetImages, OriginName, store_dataset, store_tensors
 from puma.pools.writer import Chunk, PoolPart, fingerprint_content, write_parts
@@ -329,6 +330,15 @@ class Pool:
         if self.rows is None and other.rows is None:
             return Pool(self.stores + other.stores)
         return Pool(self.stores + other.stores, np.concatenate([self._places, other._places + self._starts[-1]]))
+
+    def find_files(self, positions: NDArray[np.integer] | Sequence[int]) -> list[Path | None]:
+        """Return the picture file of each position; None for images that are no files of their own."""
+        places: list[Path | None] = []
+        for row in self.sample_id[np.asarray(positions, dtype=np.int64)]:
+            owner = int(np.searchsorted(self._starts, row, side="right")) - 1
+            images = self.stores[owner].images
+            places.append(images.path(int(row - self._starts[owner])) if isinstance(images, PictureFiles) else None)
+        return places
 
     def positions_of(self, origin: Origin) -> Rows:
         """Positions of the samples of one origin."""
