@@ -18,10 +18,9 @@ from matplotlib.axes import Axes
 
 from conftest import Run
 from puma.errors import PumaError
-from puma.experiments.figures import draw_lines
 from puma.experiments.images import ImageLibrary
 from puma.experiments.presets import ExperimentSetting, GeneratedImages, SettingChanges, change_setting, find_setting
-from puma.experiments.results import ResultOrigin, ResultSummary
+from puma.experiments.results import ResultOrigin, ResultSummary, draw_lines
 from puma.experiments.run import summarise_margins
 from puma.experiments.spec import (
     REAL_ONLY,

@@ -65,7 +65,7 @@ COMMANDS: dict[str, Verb] = {
     "margins export": Verb("margins:export_suspects", "the samples with the most doubtful labels, as .csv"),
     "curves": Verb("report:draw_runs", "training curves of several runs in one picture"),
     "report": Verb("report:write_page", "one HTML page: results, margins, plans and a gallery of samples"),
-    "trace": Verb("trace:print_trace", "what a result was made from, back to pools and models; says what is broken"),
+    "trace": Verb("report:print_trace", "what a result was made from, back to pools and models; says what is broken"),
     "iterate": Verb("train:make_iterate_verb", "train, measure margins, plan, train again", True),
     "run": Verb("run:run_experiments", "a table or figure of the paper: train and evaluate every row of it"),
     "perceptron": Verb("perceptron:study_perceptron", "why pruning fails or works: theory and numbers in a minute"),

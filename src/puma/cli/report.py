@@ -1,5 +1,6 @@
-"""``puma report`` and ``puma curves``: one HTML page about runs, margins and plans; curves of several runs."""
+"""``puma report``, ``puma curves`` and ``puma trace``: results as a page, as curves, and back to what made them."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from tyro.conf import Positional, arg
 from puma.cli.flags import check_output
 from puma.errors import PumaError
 from puma.report import MAX_SAMPLES, draw_curves, printable_text, write_report
+from puma.trace import format_trace, trace_file
 
 
 def write_page(
@@ -49,3 +51,17 @@ def draw_runs(runs: Positional[tuple[Path, ...]], /, *, out: Path = Path("curves
         raise PumaError("give at least one run.")
     check_output("--out", out, ".png", ".svg", ".pdf")
     print(f"{', '.join(draw_curves(runs, out))}\npicture: {out}")
+
+
+def print_trace(made: Positional[Path], /) -> None:
+    """Print what a file or folder was made from, back to pools and models, and say which link is broken.
+
+    Exits with 0 when all links that are known hold, with 1 when one is broken.
+
+    Args:
+        made: a pool, margins, scores, a plan, a run, a generator, or an evaluation (its folder or file).
+    """
+    item = trace_file(made)
+    print(format_trace(item))
+    if any(part.is_broken for part in item.list_items()):
+        sys.exit(1)

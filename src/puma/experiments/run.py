@@ -14,13 +14,13 @@ import numpy as np
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import ATTACKS, check_config, read_evaluation
-from puma.experiments.figures import draw_figure
 from puma.experiments.presets import PRESETS
 from puma.experiments.results import (
     Place,
     ResultLine,
     ResultOrigin,
     check_table,
+    draw_figure,
     find_commit,
     format_number,
     read_results_file,
