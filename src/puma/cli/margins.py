@@ -76,8 +76,7 @@ def write_margins(
     """
     import torch
 
-    from puma.margins import METHODS, PredictConfig
-    from puma.margins.pool_driver import describe_task, measure_to_file, predict_instead
+    from puma.margins import METHODS, PredictConfig, describe_task, measure_to_file, predict_instead
     from puma.models import fingerprint_model
     from puma.pools import open_pools
     from puma.processes import resolve_device
@@ -102,7 +101,7 @@ def write_margins(
         share = PredictConfig.measure if measure is None else measure
         task = predict_instead(task, PredictConfig(share, by, plan_agreement, strength_error, prune_easy, eps, seed))
     if dry_run:
-        from puma.margins.measuring_cost import estimate_measuring, format_measuring
+        from puma.margins import estimate_measuring, format_measuring
 
         names = " + ".join(map(str, pools))
         print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")

@@ -18,7 +18,8 @@ from puma.margins.distribution import (
 )
 from puma.margins.margins_file import Margins, is_margins, read_margins, read_margins_footer
 from puma.margins.measure_margins import measure_margins
-from puma.margins.pool_driver import measure_pool
+from puma.margins.measuring_cost import estimate_measuring, format_measuring
+from puma.margins.pool_driver import describe_task, measure_pool, measure_to_file, predict_instead
 from puma.margins.predict_select import PredictConfig
 from puma.margins.search import METHODS, Status, find_method
 from puma.margins.suspects import Suspects, find_suspects, rank_quality, write_suspects
@@ -32,16 +33,21 @@ __all__ = [
     "compare_margins",
     "count_histograms",
     "describe_margins",
+    "describe_task",
     "draw_heat_map",
     "draw_in_terminal",
     "draw_picture",
     "draw_scatter",
+    "estimate_measuring",
     "find_method",
     "find_suspects",
     "format_comparisons",
+    "format_measuring",
     "is_margins",
     "measure_margins",
     "measure_pool",
+    "measure_to_file",
+    "predict_instead",
     "rank_quality",
     "read_margins",
     "read_margins_footer",

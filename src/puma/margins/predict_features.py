@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from puma.margins.measure_margins import examine_model, find_placement
 from puma.margins.search.network import mask_label, pick_logit
-from puma.models.prepare import frozen
+from puma.models import frozen
 
 Table = NDArray[np.float32]
 CORE = ("gap", "log_gap", "scaled_gap", "log_scale", "logit", "rival_1", "rival_2", "rival_3", "rival_4", "total",
