@@ -6,10 +6,13 @@ from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from conftest import Run
 from puma.errors import PumaError
+from puma.pools import Pool
 from puma.pools.superclasses import (
     SHIPPED_MAP,
     ClassTree,
@@ -180,3 +183,55 @@ def test_the_command_counts_a_folder_of_tars_or_folders(puma: Run, tmp_path: Pat
     assert code == 0
     assert "2 classes of 3 ids and 9 images" in said
     assert "n04399382" in said
+
+
+def write_tars(folder: Path, counts: Mapping[str, int]) -> Path:
+    folder.mkdir()
+    for wnid, images in counts.items():
+        with tarfile.open(folder / f"{wnid}.tar", "w") as tar:
+            for number in range(images):
+                picture = folder / f"{wnid}_{number}.JPEG"
+                Image.new("RGB", (12, 10), (int(wnid[-3:]) % 256, number, 7)).save(picture, "JPEG")
+                tar.add(picture, picture.name)
+                picture.unlink()
+    return folder
+
+
+DOGS_AND_CATS = {"n02085620": 9, "n02085782": 6, "n02123045": 8, "n02123159": 7, "n04399382": 2}
+
+
+def test_pools_of_superclasses_are_made_in_place(puma: Run, tmp_path: Path) -> None:
+    source = write_tars(tmp_path / "tars", DOGS_AND_CATS)
+    words = ["--classes", "2", "--size", "8", "--test-per-id", "2", "--out", str(tmp_path / "pool")]
+    code, said, err = puma("data", "import", "imagenet21k", str(source), *words)
+    assert code == 0, err
+    assert "classes by the 32 pictures of 5 ids here; 1 not in the tree stand alone: n04399382" in said
+    train, test = (Pool.open(tmp_path / "pool" / part) for part in ("train", "test"))
+    assert train.class_names == test.class_names == ("dog", "domestic cat")
+    assert np.bincount(train.labels).tolist() == [9 + 6 - 4, 8 + 7 - 4]
+    assert np.bincount(test.labels).tolist() == [4, 4]
+    assert not set(train.sample_id.tolist()) & set(test.sample_id.tolist())
+    again = ["--classes", "2", "--size", "8", "--test-per-id", "2", "--out", str(tmp_path / "again")]
+    (source / "n02085620.tar").rename(source / "n02085620.tmp")  # another order of the files on the disk
+    (source / "n02085620.tmp").rename(source / "n02085620.tar")
+    assert puma("data", "import", "imagenet21k", str(source), *again)[0] == 0
+    assert Pool.open(tmp_path / "again" / "test").fingerprint == test.fingerprint
+    code, _, err = puma("data", "import", "imagenet21k", str(source), *words)
+    assert (code, "exists already" in err) == (2, True)
+
+
+def test_published_counts_give_the_hundred_classes(puma: Run, tmp_path: Path) -> None:
+    source = write_tars(tmp_path / "tars", {"n02088364": 4, "n02119022": 3, "n07747607": 5})  # beagle, red fox, orange
+    words = ["--counts", "published", "--size", "8", "--test-per-id", "0", "--out", str(tmp_path / "pool")]
+    code, said, err = puma("data", "import", "imagenet21k", str(source), *words)
+    assert (code, "no image of class" in err) == (2, True)
+    assert "5,334,310 images" in said
+    assert not (tmp_path / "pool" / "train").exists()
+    assert puma("data", "import", "imagenet21k", str(source), *words, "--allow-empty-class")[0] == 0
+    pool = Pool.open(tmp_path / "pool" / "train")
+    assert pool.num_classes == 100
+    assert sorted(pool.class_names[label] for label in set(pool.labels.tolist())) == [
+        "carnivore",
+        "edible fruit",
+        "hunting dog",
+    ]

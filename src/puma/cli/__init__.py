@@ -39,6 +39,9 @@ COMMANDS: dict[str, Verb] = {
     "data import npz": Verb("data:import_npz", "an .npz with image and label, such as generated images"),
     "data import folder": Verb("data:import_folder", "one sub-folder of pictures per class"),
     "data import tar": Verb("shards:import_tars", "tars of pictures, one per class, read where they lie"),
+    "data import imagenet21k": Verb(
+        "shards:import_imagenet21k", "100 classes of ImageNet-21K, or others of tars that are named by WordNet ids"
+    ),
     "data import webdataset": Verb("shards:import_webdataset", "WebDataset shards, read where they lie"),
     "data import parquet": Verb("shards:import_parquet", "Parquet files of pictures, read where they lie"),
     "data distort": Verb(

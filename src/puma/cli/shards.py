@@ -1,21 +1,27 @@
 """``puma data import tar | webdataset | parquet``, ``puma data subset``: pools whose pictures stay where they lie."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from puma.cli.data import AllowEmpty, Force, OriginName, Out, tell_broken, tell_pools
 from puma.errors import PumaError
 from puma.pools import (
+    HELD_BACK,
+    POPULARITY_RATIO,
     DecodePolicy,
     ImportedPool,
     Origin,
     ShardOptions,
+    choose_here,
+    describe_superclasses,
     index_parquet,
     index_tars,
     index_webdataset,
+    make_class_map,
     read_class_map,
 )
 
@@ -57,6 +63,57 @@ def import_tars(
         pack=pack, check=check, strict=strict, allow_empty_class=allow_empty_class, force=force,
     )  # fmt: skip
     _tell_import(index_tars(source, out, options))
+
+
+def import_imagenet21k(
+    source: Positional[Path],
+    /,
+    *,
+    out: Out,
+    classes: int = 100,
+    counts: Literal["auto", "published", "here"] = "auto",
+    ratio: float = POPULARITY_RATIO,
+    test_per_id: int = HELD_BACK,
+    size: Size = 224,
+    resize: ResizeName = "cover",
+    channels: Channels = 3,
+    pack: PackFlag = False,
+    check: CheckFlag = False,
+    strict: StrictFlag = False,
+    allow_empty_class: AllowEmpty = False,
+    force: Force = False,
+) -> None:
+    """Make pools of a few large classes out of tars that are named by WordNet ids; writes DIR/train and DIR/test.
+
+    Args:
+        source: folder of the tars, one per id, such as n01440764.tar.
+        classes: how many classes to make: the most populous category is split until they are alike.
+        counts: split by the published counts of ImageNet-21K, or by the pictures here; auto takes the published ones
+            where at least half of its ids are here.
+        ratio: how many times larger than the smallest class the largest may be.
+        test_per_id: pictures of every id for DIR/test: those whose names hash lowest; 0 writes no test pool.
+    """
+    if test_per_id < 0:
+        raise PumaError(f"--test-per-id must not be negative, got {test_per_id}.")
+    published = None if counts == "auto" else counts == "published"
+    chosen, tree, how = choose_here(source, classes, ratio=ratio, published=published)
+    print(how)
+    print(describe_superclasses(chosen, tree, most=10))
+    parts: tuple[Literal["train", "test"], ...] = ("train", "test") if test_per_id else ("train",)
+    for part in parts:
+        if (out / part).exists() and not force:
+            raise PumaError(f"{out / part} exists already; choose another --out, or give --force to replace it.")
+    for part in parts:
+        options = replace(
+            _make_options(size, resize, channels, None, (), "real", pack=pack, check=check, strict=strict, force=force),
+            class_map=make_class_map(chosen),
+            allow_empty_class=allow_empty_class or part == "test",
+            part=part,
+            held_out=test_per_id,
+        )
+        done = index_tars(source, out / part, options)
+        tell_broken(done.broken, done.out)
+    tell_pools(out)
 
 
 def import_webdataset(
@@ -134,7 +191,7 @@ def _make_options(
     class_map: str | None,
     class_names: tuple[str, ...],
     origin: str,
-    **flags: bool,
+    **flags: Any,  # those of ShardOptions
 ) -> ShardOptions:
     if class_map is not None and class_names:
         raise PumaError("--class-map and --class-names both name the classes; give one of them.")

@@ -7,8 +7,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,8 @@ class ShardOptions:
         check: decode every picture now; otherwise only those that do not look whole.
         strict: stop at the first broken picture instead of leaving it out.
         shard_keys: put the name of its shard before each key, where keys repeat from shard to shard.
+        part: with ``held_out``: only the pictures that are held out of every tar, or only the others.
+        held_out: how many pictures of every tar are the test part: those whose keys hash lowest, wherever they lie.
     """
 
     policy: DecodePolicy
@@ -70,6 +73,8 @@ class ShardOptions:
     allow_empty_class: bool = False
     force: bool = False
     progress: bool = False
+    part: Literal["all", "train", "test"] = "all"
+    held_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,19 @@ def index_tars(source: Path, out: Path, options: ShardOptions) -> ImportedPool:
     def scan(path: Path, name: str, warn: Warn) -> Iterator[FoundPicture]:
         with _open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
-            yield from _scan_tar(file, path, Path(name).stem, 0, size, options, warn)
+            found = _scan_tar(file, path, Path(name).stem, 0, size, options, warn)
+            yield from found if options.part == "all" else _take_part(found, options)
 
     return _import_shards(tars, scan, out, options)
+
+
+def _take_part(found: Iterable[FoundPicture], options: ShardOptions) -> Iterator[FoundPicture]:
+    """Keep one part of the pictures of every label; those of a label lie together."""
+    for _, group in groupby(found, key=lambda picture: picture.label):
+        pictures = list(group)
+        by_hash = sorted(pictures, key=lambda picture: (hash_key(os.fsencode(picture.key)), picture.key))
+        test = {picture.key for picture in by_hash[: options.held_out]}
+        yield from (picture for picture in pictures if (picture.key in test) == (options.part == "test"))
 
 
 def index_webdataset(sources: Sequence[Path], out: Path, options: ShardOptions, *, label_key: str = "") -> ImportedPool:

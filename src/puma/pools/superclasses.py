@@ -10,7 +10,6 @@ import heapq
 import io
 import os
 import re
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +19,7 @@ from pathlib import Path
 from puma.drawing import COLOURS
 from puma.errors import PumaError, tell_missing
 from puma.files import open_regular, read_bytes, replace_atomically, write_text
+from puma.pools.archives import iterate_members, read_at
 from puma.pools.decoding import is_picture
 
 POPULARITY_RATIO = 5.0  # the paper's "at most five times the difference from the most popular to the least popular"
@@ -277,6 +277,37 @@ class ClassMap:
     class_names: tuple[str, ...]
 
 
+def choose_here(
+    root: str | Path, classes: int, *, ratio: float = POPULARITY_RATIO, published: bool | None = None
+) -> tuple[Superclasses, ClassTree, str]:
+    """Choose classes for a folder of tars or folders per id: by its own counts, or by those of ImageNet-21K.
+
+    Unless told, the published counts are taken where at least half of the processed ImageNet-21K's ids are there, so
+    that its classes do not depend on pictures that went missing. The third value says in words what was done.
+    """
+    counts = count_images(root)
+    tree, known = read_published_tree()
+    there = len(counts.keys() & known.keys())
+    if published if published is not None else 2 * there >= len(known):
+        chosen = choose_superclasses(tree, known, classes, ratio=ratio)
+        return (
+            chosen,
+            tree,
+            f"classes by the published counts of ImageNet-21K; {there:,} of its {len(known):,} ids are here",
+        )
+    tree, unknown = extend_tree(sorted(counts))
+    alone = f"; {len(unknown)} not in the tree stand alone: {', '.join(unknown[:5])}" if unknown else ""
+    chosen = choose_superclasses(tree, counts, classes, ratio=ratio)
+    return chosen, tree, f"classes by the {sum(counts.values()):,} pictures of {len(counts):,} ids here{alone}"
+
+
+def make_class_map(chosen: Superclasses) -> "ClassMap":
+    """Return the class of every id of the superclasses."""
+    labels = {wnid: label for label, part in enumerate(chosen.classes) for wnid in part.members}
+    keys = [f"{part.wnid} {part.name}" for part in chosen.classes]
+    return ClassMap(labels, _tell_apart([part.name for part in chosen.classes], keys))
+
+
 def read_class_map(path: str | Path) -> ClassMap:
     """Read a class map: a file of `write_class_map`, or the shipped one by its name, imagenet21k-100."""
     shipped = str(path) == SHIPPED_MAP
@@ -326,11 +357,13 @@ def _list_names(place: Path) -> Iterator[str]:
     if place.is_dir():
         yield from (entry.name for entry in os.scandir(place) if entry.is_file())
         return
-    try:
-        with open_regular(place, "a tar") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            yield from (member.name for member in tar if member.isfile())
-    except tarfile.TarError as error:
-        raise PumaError(f"{place} is not a whole tar ({error}); fetch it again.") from error
+    with open_regular(place, "a tar") as file:
+
+        def read(offset: int, size: int) -> bytes:
+            return read_at(file.fileno(), offset, size)
+
+        size = os.fstat(file.fileno()).st_size
+        yield from (member.name for member in iterate_members(read, place, end=size) if member.kind == "file")
 
 
 def describe_superclasses(chosen: Superclasses, tree: ClassTree, *, most: int = 25) -> str:
