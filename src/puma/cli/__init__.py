@@ -44,6 +44,7 @@ COMMANDS: dict[str, Verb] = {
     ),
     "data import webdataset": Verb("shards:import_webdataset", "WebDataset shards, read where they lie"),
     "data import parquet": Verb("shards:import_parquet", "Parquet files of pictures, read where they lie"),
+    "data subset": Verb("shards:choose_subset", "some samples of a pool as a pool, which is an index into it"),
     "data distort": Verb(
         "data:distort_images", "extra images made from a pool's own by random affine and elastic distortion"
     ),
@@ -61,7 +62,9 @@ COMMANDS: dict[str, Verb] = {
     "plan": Verb("plan:write_plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
     "plan show": Verb("plan:show_plan", "what a plan does, in words and as a picture"),
     "plan diff": Verb("plan:compare_plans", "what differs between two plans"),
-    "plan export": Verb("plan:export_plan", "a plan as .csv, or the kept rows as .npy"),
+    "plan export": Verb(
+        "plan:export_plan", "a plan, or what it keeps, for other programs: keys, shards, Parquet, .npz"
+    ),
     "margins": Verb("margins:write_margins", "signed distance of every sample to a model's decision boundary"),
     "margins show": Verb("margins:show_margins", "quantiles, shares and a histogram of margins"),
     "margins compare": Verb("margins:compare_files", "how alike margins of the same samples are, and their plans"),

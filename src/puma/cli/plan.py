@@ -9,15 +9,24 @@ import numpy as np
 from tyro.conf import Positional
 
 from puma.errors import PumaError
-from puma.files import Link, replace_atomically
+from puma.files import Link
 from puma.margins import warn_of_model
 from puma.planning import (
+    SUFFIX_FORMATS,
+    ExportFormat,
+    KeptSamples,
     Plan,
     PruneRule,
     StrengthRule,
     build_plan,
     describe_plan,
     draw_plan,
+    export_bitmap,
+    export_keys,
+    export_npz,
+    export_parquet,
+    export_table,
+    export_webdataset,
     find_prune_start,
     warn_of_imbalance,
     warn_of_threshold,
@@ -154,30 +163,58 @@ def compare_plans(one: Positional[Path], two: Positional[Path], /) -> None:
     print(tell_differences(Plan.open(one), Plan.open(two)))
 
 
-def export_plan(path: Positional[Path], out: Positional[Path], /, *, force: bool = False) -> None:
-    """Write a plan for other programs.
+def export_plan(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    pool: tuple[Path, ...] = (),
+    to: ExportFormat | None = None,
+    margins: Path | None = None,
+    shard_size: int = 5000,
+    shuffle: int | None = None,
+    force: bool = False,
+) -> None:
+    """Write a plan, or the samples that it keeps, for other programs.
 
     Args:
         path: plan.parquet.
-        out: a .csv gets the whole table; a .npy the rows (0 to n - 1) of the kept samples.
-        force: replace an existing file.
+        out: a file (.csv the whole table, .npy the rows of the kept samples, .txt their keys, .bitmap a bit a row, .npz
+            pixels and columns), or a folder for webdataset and parquet.
+        pool: the pools that the plan was made for; needed for all but .csv, .npy and .bitmap.
+        to: the format, where the name of OUT does not tell it; webdataset and parquet always need it.
+        margins: margins.parquet, to write each sample's margin beside its strength.
+        shard_size: samples in a shard of webdataset or parquet.
+        shuffle: write samples in random order, by this seed; loaders that stream want them so.
+        force: replace an existing file or export.
     """
-    if out.exists() and not force:
+    kind = to or SUFFIX_FORMATS.get(out.suffix)
+    if kind is None:
+        raise PumaError(
+            f"a plan can be exported to .csv or .npy, .txt, .bitmap or .npz, or to a folder by --to webdataset or "
+            f"--to parquet; got {out.name!r}."
+        )
+    if kind not in ("webdataset", "parquet") and out.exists() and not force:
         raise PumaError(f"{out} exists already; choose another name, or give --force to replace it.")
     plan = Plan.open(path)
-    if out.suffix == ".csv":
-        import pyarrow as pa
-        from pyarrow import csv
-
-        columns = {name: getattr(plan, name).numpy() for name in ("sample_id", "keep", "strength")}
-        with replace_atomically(out) as partial, partial.open("wb") as file:
-            csv.write_csv(pa.table(columns), file)
-    elif out.suffix == ".npy":
-        with replace_atomically(out) as partial, partial.open("wb") as file:
-            np.save(file, plan.keep.nonzero().squeeze(1).numpy())
+    if kind in ("csv", "npy"):
+        print(export_table(plan, out, kind))
+        return
+    if kind == "bitmap":
+        print(export_bitmap(plan, out))
+        return
+    if not pool:
+        raise PumaError(f"the format {kind} needs the samples themselves; name their pools with --pool.")
+    opened = open_pools(pool)
+    kept = KeptSamples.choose(plan, opened, None if margins is None else open_scores(margins, "margin"), shuffle)
+    if kind == "keys":
+        export_keys(kept, out)
+    elif kind == "npz":
+        export_npz(kept, out, progress=True)
     else:
-        raise PumaError(f"a plan can be exported to .csv or .npy, got {out.name!r}.")
-    print(out)
+        export = export_webdataset if kind == "webdataset" else export_parquet
+        export(kept, out, shard_size=shard_size, force=force, progress=True)
+    print(f"{out}: {len(kept):,} of {len(plan):,} samples")
 
 
 def _warn_of_imbalance(pool: Pool, plan: Plan) -> None:

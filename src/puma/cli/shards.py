@@ -15,6 +15,7 @@ from puma.pools import (
     DecodePolicy,
     ImportedPool,
     Origin,
+    Pool,
     ShardOptions,
     choose_here,
     describe_superclasses,
@@ -23,6 +24,7 @@ from puma.pools import (
     index_webdataset,
     make_class_map,
     read_class_map,
+    save_subset,
 )
 
 Size = Annotated[int, arg(help="side in pixels of the decoded pictures, such as 224")]
@@ -210,3 +212,35 @@ def _tell_import(done: ImportedPool) -> None:
         print(f"{done.left_out:,} pictures of labels that the class map lacks were left out", file=sys.stderr)
     tell_broken(done.broken, done.out)
     tell_pools(done.out)
+
+
+def choose_subset(
+    source: Positional[Path],
+    /,
+    *,
+    out: Out,
+    first: int | None = None,
+    classes: str = "",
+    kept_by: Path | None = None,
+    ids: Path | None = None,
+    force: Force = False,
+) -> None:
+    """Make a pool of some samples of another: an index into it, with the same ids; nothing is copied.
+
+    Several conditions must hold together.
+
+    Args:
+        source: the pool; it must stay where it is.
+        first: so many, in the order of the pool, of those that the other conditions leave.
+        classes: names of classes, with commas between.
+        kept_by: a plan.parquet of this pool: what it keeps.
+        ids: a file with an id or a key a line, or an .npy of ids.
+    """
+    from puma.planning import Plan
+
+    if first is None and not classes and kept_by is None and ids is None:
+        raise PumaError("say which samples: --first, --classes, --kept-by or --ids.")
+    pool = Pool.open(source)
+    keep = None if kept_by is None else Plan.open(kept_by).of(pool)[0].numpy()
+    names = tuple(name.strip() for name in classes.split(",") if name.strip())
+    tell_pools(save_subset(pool, out, keep=keep, classes=names, ids=ids, first=first, force=force))

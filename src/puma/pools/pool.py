@@ -21,7 +21,8 @@ from torch import Tensor
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, write_links
 from puma.pools.pictures import PictureFiles
-from puma.pools.store import Origin, Store, fingerprint_subset, is_pool, open_store
+from puma.pools.shards import ShardPictures
+from puma.pools.store import Origin, Store, fingerprint_subset, is_pool, locate_picture, open_store
 from puma.pools.tensors import Array, DatasetImages, OriginName, store_dataset, store_tensors
 from puma.pools.writer import Chunk, PoolPart, fingerprint_content, write_parts
 
@@ -300,6 +301,12 @@ class Pool:
             labels=torch.from_numpy(labels),
             sample_id=torch.from_numpy(np.array(self.sample_id[wanted] if self._keyed else places)),
         )
+
+    def locate(self, position: int) -> tuple[ShardPictures, int] | None:
+        """Return where a sample's picture lies encoded: shards and the row in their index; None for pixels."""
+        place = position if self.rows is None else int(self.rows[position])
+        owner = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return locate_picture(self.stores[owner], place - int(self._starts[owner]))
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Read the pool once, in order; the last batch may be short."""

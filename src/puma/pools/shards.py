@@ -145,10 +145,6 @@ class ShardPictures:
         text, ends = self._keys
         return os.fsdecode(text[int(ends[row - 1]) if row else 0 : int(ends[row])].tobytes())
 
-    def suffix(self, row: int) -> str:
-        """Return what a file of this picture's bytes is called by: .jpg, .png and so on."""
-        return tell_suffix(self.read_bytes(row)[:16])
-
     def check_shards(self) -> None:
         """Raise if a shard is gone or has changed since the import, by its size and time."""
         for shard in self.shards:
