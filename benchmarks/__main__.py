@@ -3,7 +3,18 @@
 import importlib
 import sys
 
-NAMES = ["attacks", "generation", "margins", "online", "perceptron", "plan", "pools", "report", "train_step"]
+NAMES = [
+    "attacks",
+    "generation",
+    "margins",
+    "online",
+    "perceptron",
+    "plan",
+    "pools",
+    "predicted",
+    "report",
+    "train_step",
+]
 
 
 def main() -> None:
