@@ -1,4 +1,4 @@
-"""Margins measured and predicted: cost, agreement, and what is trained on the plans (``python -m benchmarks predicted``).
+"""Margins measured and predicted: cost, agreement, what is trained on the plans (``python -m benchmarks predicted``).
 
     python -m benchmarks.predicted --pool fashion/train --test fashion/test --recipe small-fashion-14px \\
         --out DIR --seeds 3
@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 import puma
-import puma.training
 from puma.margins.compare import compare_columns
 from puma.margins.predict_features import CORE, open_reader
 from puma.margins.predict_select import PredictConfig
 from puma.pools import Pool, to_unit
 from puma.pools.datasets import read_digits
 from puma.pools.writer import write_parts
+from puma.training import find_recipe
 
 NEIGHBOURS = 5
 
@@ -58,7 +58,7 @@ def copy_neighbours(model: nn.Module, pool: Pool, out: Path, config: PredictConf
     features = nn.functional.normalize(torch.from_numpy(np.concatenate(tables)), dim=1)
     measured = features[chosen]
     margin = torch.cat(
-        [known[(part @ measured.T).topk(NEIGHBOURS, 1).indices].mean(1) for part in features.split(4096)]
+        [known[(part @ measured.T).topk(NEIGHBOURS, 1).indices].mean(1) for part in torch.split(features, 4096)]
     )
     margin[chosen] = known
     count = torch.ones(len(pool), dtype=torch.int32)
@@ -142,10 +142,8 @@ def train_on_plans(
             plan = puma.make_plan(
                 pool, folder / f"{file}.parquet", prune_easy=config.prune_easy, eps=config.eps, drop_failed=True
             )
-            run = puma.train(
-                puma.training.find_recipe(recipe).model, pool, plan=plan, recipe=recipe, out=folder / f"run-{file}-{seed}",
-                samples_seen=samples, seed=seed,
-            )  # fmt: skip
+            net, out = find_recipe(recipe).model, folder / f"run-{file}-{seed}"
+            run = puma.train(net, pool, plan=plan, recipe=recipe, out=out, samples_seen=samples, seed=seed)
             scores = puma.evaluate(run.model, images, labels, config.eps)
             found.setdefault(name, []).append(dict(scores))
             path.write_text(json.dumps(found, indent=1))
@@ -174,7 +172,7 @@ def main() -> None:
         folder = asked.out or Path(scratch)
         place = asked.pool or write_parts(read_digits(), Path(scratch) / "digits") / "train"
         pool = Pool.open(place)
-        settings = puma.training.find_recipe(asked.recipe)
+        settings = find_recipe(asked.recipe)
         eps = asked.eps or settings.attack.eps
         if asked.model:
             model = puma.load_model(asked.model, pool.num_classes, weights=asked.weights)

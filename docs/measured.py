@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from puma.experiments import EXPERIMENTS, Experiment
+from puma.experiments import BEYOND, EXPERIMENTS, Experiment
 from puma.experiments.results import ResultSummary, read_results_file, summarise_results
 from puma.experiments.verdicts import format_verdicts, judge_claims
 
@@ -25,7 +25,7 @@ _MARKS = re.compile(r"(<!-- numbers: .*? -->\n)(.*?)(<!-- end of numbers -->)", 
 def main() -> None:
     """Bring pictures and pages up to date."""
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for picture in sorted((ROOT / "results").glob("fig*-small-*.png")):
+    for picture in sorted((ROOT / "results").glob("*-small-*.png")):
         shutil.copyfile(picture, PICTURES / picture.name)
     for page in PAGES:
         path = ROOT / page
@@ -77,13 +77,14 @@ def format_section(name: str) -> str:
         ]
         parts.append("\n".join([header, *lines]))
     elif isinstance(experiment, Experiment):
-        parts.append(format_margins(name))
+        parts.append(format_pairs(name) if experiment.figure == "heat map" else format_margins(name))
     return "\n\n".join(parts) + shown
 
 
 def read_docstring(name: str) -> tuple[str, str]:
     """Return the command and the result to expect, with which an experiment's file opens."""
-    module = importlib.import_module(f"puma.experiments.paper.{name.replace('-', '_')}")
+    folder = "beyond" if name in BEYOND else "paper"
+    module = importlib.import_module(f"puma.experiments.{folder}.{name.replace('-', '_')}")
     text = textwrap.dedent((module.__doc__ or "").partition("\n")[2]).strip()
     command, _, expected = text.partition("\n\n")
     return command.partition("  #")[0].strip(), expected.strip()
@@ -121,6 +122,19 @@ def format_margins(name: str) -> str:
     return "\n".join(
         [header, *(f"| {row} | {' | '.join(f'{cells[row, name]:.2f}' for name in names)} |" for row in rows)]
     )
+
+
+def format_pairs(name: str) -> str:
+    """Return how alike the margins of every two rows are."""
+    lines = [line for line in list_summaries(name) if line.quantity.startswith("rank_correlation_with ")]
+    cells = {(line.row, line.quantity): line for line in list_summaries(name)}
+    table = ["| margins of | and of | rank correlation | kept or dropped alike, % | seeds |", "|---|---|---|---|---|"]
+    for line in lines:
+        other = line.quantity.partition("_with ")[2]
+        plans = format_percent(cells[line.row, f"plan_agreement_with {other}"])
+        spread = "" if line.spread is None else f" ± {line.spread:.3f}"
+        table.append(f"| {line.row} | {other} | {line.mean:.3f}{spread} | {plans} | {len(line.by_seed)} |")
+    return "\n".join(table)
 
 
 def format_percent(line: ResultSummary) -> str:

@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,7 @@ from puma.errors import PumaError, tell_missing
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.spec import Experiment
 from puma.files import lock, replace_atomically
-from puma.margins import count_histograms, draw_picture, read_margins
+from puma.margins import compare_margins, count_histograms, draw_heat_map, draw_picture, read_margins
 
 FORMAT = "puma-results-2"
 _ORIGIN = ("experiment", "preset", "dataset", "changed")
@@ -24,6 +24,7 @@ COLUMNS = (
     "torch",
 )  # fmt: skip
 # a line per row and quantity, all seeds in one cell: written until version 0.1
+_WITH = "_with "  # between a quantity of two rows and the other row
 _OLD_FORMAT = "puma-results-1"
 _OLD_COLUMNS = (
     "format", *_ORIGIN, "row", "at", "quantity", "mean", "spread", "seeds", "by_seed", "paper", "paper_spread",
@@ -233,7 +234,7 @@ def format_number(value: float | None) -> str:
 def format_results(title: str, origin: ResultOrigin, path: Path) -> str:
     """Return a table of mean and spread in percent, ours beside the paper's; margins where nothing was trained."""
     stored = summarise_results(line for line in read_results_file(path) if line.origin == origin)
-    finals = [line for line in stored if not line.quantity.startswith("held_out")]
+    finals = [line for line in stored if not line.quantity.startswith("held_out") and _WITH not in line.quantity]
     present = {line.quantity for line in finals}
     shown = {name: text for name, text in _SHOWN.items() if name in present} or {
         name: name.replace("_", " ") for name in dict.fromkeys(line.quantity for line in finals)
@@ -249,7 +250,22 @@ def format_results(title: str, origin: ResultOrigin, path: Path) -> str:
     for name, by_quantity in zip(names, cells.values(), strict=True):
         row = (_format_cell(by_quantity.get(quantity), papers=papers) for quantity in shown)
         lines.append(f"{name:<{wide}}{''.join(row)}".rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, *_format_pairs(stored)])
+
+
+def _format_pairs(stored: Iterable[ResultSummary]) -> Iterator[str]:
+    """Say how alike rows are, a line per pair."""
+    pairs: dict[tuple[str, str], dict[str, ResultSummary]] = {}
+    for line in stored:
+        quantity, between, other = line.quantity.partition(_WITH)
+        if between:
+            pairs.setdefault((line.row, other), {})[quantity] = line
+    width = max([len(f"{row} : {other}") for row, other in pairs], default=0) + 2
+    for number, ((row, other), found) in enumerate(pairs.items()):
+        if not number:
+            yield " " * width + "".join(f"{quantity.replace('_', ' '):>26}" for quantity in found)
+        cells = (_format_cell(line, papers=False) for line in found.values())
+        yield f"{f'{row} : {other}':<{width}}" + "".join(f"{cell:>26}" for cell in cells)
 
 
 def _format_cell(line: ResultSummary | None, *, papers: bool) -> str:
@@ -278,6 +294,11 @@ def draw_figure(
     """Draw the figure of an experiment: its lines, or the margins of the first seed of every row."""
     if experiment.figure == "histogram":
         return draw_margins(margins, path, setting)
+    if experiment.figure == "heat map":
+        tables = {row: read_margins(file) for row, file in margins.items()}
+        if len(tables) > 1:
+            draw_heat_map(compare_margins(tables, eps=setting.eps), path)
+        return path
     panels = _PANELS[experiment.figure]
     title = f"{experiment.title} (preset {setting.preset}, {setting.dataset})"
     return draw_lines(lines, panels, path, title=title, axis=experiment.axis)

@@ -41,13 +41,14 @@ from puma.experiments.spec import (
 )
 from puma.experiments.workspace import Workspace, summarise_plan
 from puma.files import lock
-from puma.margins import read_margins
+from puma.margins import compare_margins, read_margins
 from puma.perceptron import PerceptronStudy, StudyResults, needed_curves, needed_points, plan_figures, run_study
 from puma.processes import resolve_device
 from puma.report import RECORD_FILE, ExperimentRecord, ReportRow, SeedFiles, read_record, write_record
 from puma.training import RunFolder
 
 _CURVES = ("held_out_clean_accuracy", "held_out_robust_accuracy")
+_ALIKE = ("rank_correlation", "plan_agreement", "pruned_overlap", "strength_error")
 _AUTOATTACK = ATTACKS["autoattack"].quantity
 _GAUSSIAN = "gaussian"  # what the perceptron study calls its data
 
@@ -112,6 +113,8 @@ def run_experiment(
         for number, row in enumerate(rows, start=1):
             _print_progress(f"{experiment.name}, seed {seed}, row {number} of {len(rows)}: {row.name}")
             run_row(row, seed, workspace, progress)
+            if experiment.figure == "heat map":
+                compare_with_others(row, seed, workspace.setting.eps, progress)
             lines = sorted(progress.lines, key=lambda line: order[line.row])
             write_results_file(table, progress.origin, lines, keep=keep_line)
             _record_experiment(experiment, possible, workspace, progress, command=command, left_out=left_out)
@@ -200,6 +203,21 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
         for line in RunFolder(run).read_metrics():
             curve = {name: line[name] for name in _CURVES if name in line}
             progress.add(row, seed, float(line["samples"]), curve, commit)
+
+
+def compare_with_others(row: RowSpec, seed: int, eps: float, progress: ExperimentProgress) -> None:
+    """Take down how alike a row's margins are to those of the rows before it, and to its own of the first seed."""
+    mine = progress.files[row.name][seed].margins
+    assert mine is not None
+    others = {name: made[seed].margins for name, made in progress.files.items() if name != row.name and seed in made}
+    others |= {"itself": progress.files[row.name][0].margins} if seed else {}
+    ours = read_margins(mine)
+    for name, path in others.items():
+        if path is None:
+            continue
+        pair = compare_margins({name: read_margins(path), f"{row.name}, here": ours}, eps=eps)[0]
+        values = {f"{quantity}_with {name}": getattr(pair, quantity) for quantity in _ALIKE}
+        progress.add(row, seed, row.at, values, find_commit())
 
 
 def read_accuracies(evaluation: Path) -> dict[str, float]:

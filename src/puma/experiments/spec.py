@@ -15,7 +15,7 @@ GeneratedAmount = Literal["none", "few", "usual", "many", "most"]
 GenerationWay = Literal["any", "selected", "conditioned", "guided"]
 ScoreName = Literal["margin", "cd_clean", "cd_adversarial", "input_gradient", "uncertainty"]
 StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
-FigureKind = Literal["none", "lines", "curves", "histogram"]
+FigureKind = Literal["none", "lines", "curves", "histogram", "heat map"]
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ class Experiment:
         name: what ``puma run`` calls it.
         title: what it shows.
         rows: all that is trained or measured.
-        figure: what is drawn: ``lines`` over ``Row.at``, ``curves`` over training, a ``histogram`` of margins.
+        figure: what is drawn: ``lines`` over ``Row.at``, ``curves`` over training, a ``histogram`` of margins,
+            a ``heat map`` of how alike they are.
         axis: the label of the horizontal axis.
         expect: what the paper finds, in a sentence.
     """

@@ -1,9 +1,16 @@
 """Experiments that the paper does not have, declared as its tables are, a file each."""
 
-from puma.experiments.beyond import fig_plan_from, fig_prune_beyond, gen_margin, tab_floor, tab_rivals
+from puma.experiments.beyond import (
+    fig_plan_from,
+    fig_prune_beyond,
+    gen_margin,
+    tab_floor,
+    tab_margin_correlation,
+    tab_rivals,
+)
 from puma.experiments.spec import Experiment
 
 __all__ = ["BEYOND"]
 
-_MODULES = (tab_rivals, tab_floor, fig_plan_from, fig_prune_beyond, gen_margin)
+_MODULES = (tab_rivals, tab_floor, fig_plan_from, fig_prune_beyond, gen_margin, tab_margin_correlation)
 BEYOND: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
