@@ -167,7 +167,7 @@ def test_damaged_columns_are_one_sentence(found: Margins, tmp_path: Path) -> Non
     table = pq.read_table(path)
     changes = {
         "more than once": table.set_column(0, "sample_id", pa.array([3] * 40)),
-        "status must be 0..5": table.set_column(2, "status", pa.array([9] * 40, pa.int8())),
+        "status must be 0..6": table.set_column(2, "status", pa.array([9] * 40, pa.int8())),
         "columns are not those that its footer tells": table.drop_columns(["margin"]),
         "margin must be float": table.set_column(1, "margin", pa.array(["a"] * 40)),
         "values of rival are missing": table.set_column(5, "rival", pa.array([None] * 40, pa.int32())),

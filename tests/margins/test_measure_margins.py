@@ -139,7 +139,8 @@ def test_a_boundary_outside_the_box_is_not_crossed(method: str) -> None:
             return torch.stack([total + 5, 0.3 * total], 1)
 
     result = measure_margins(Always(), net_images(6), torch.tensor([0, 1, 0, 1, 0, 1]), method=method)
-    assert (result.status == Status.NOT_CROSSED).all()
+    # a hundred steps of 2/255 do not come to the end of the pixel range
+    assert (result.status == (Status.OUT_OF_STEPS if method == "fast" else Status.NOT_CROSSED)).all()
     assert result.margin.tolist() == [torch.inf, -torch.inf] * 3
 
 

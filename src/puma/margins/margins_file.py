@@ -57,9 +57,9 @@ class Margins:
         >>> path = margins.save("margins.parquet")  # for pandas, polars and duckdb too; to_pandas() is the short way
 
     Positive: distance to leaving the label. Negative: minus the distance to reaching it. A value is measured only
-    where ``status`` is CROSSED; it is infinite (with the sign) for NOT_CROSSED, plus or minus the cap for CAPPED, and
-    NaN for ZERO_GRADIENT and NON_FINITE. Where it is PREDICTED, the margin lies within ``half_width`` of it with the
-    probability that ``made_from["prediction"]`` tells.
+    where ``status`` is CROSSED; it is infinite (with the sign) for NOT_CROSSED and OUT_OF_STEPS, plus or minus the cap
+    for CAPPED, and NaN for ZERO_GRADIENT and NON_FINITE. Where it is PREDICTED, the margin lies
+    within ``half_width`` of it with the probability that ``made_from["prediction"]`` tells.
     """
 
     margin: Tensor  # (n,) float32

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from puma.attacks import Norm
-from puma.margins.search.engine import DONE, DROPPED, Arrival, Rows, SearchMethod, Stage, Status
+from puma.margins.search.engine import DROPPED, Arrival, Rows, SearchMethod, Stage, Status
 from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
 from puma.margins.search.network import Network, mask_label, measure_gap, pick_logit, take_gradient
 from puma.margins.search.opening import open_searches
+from puma.margins.search.restarts import ClassImages, RestartRule, add_rescues, add_restarts
 
 STEP, LOOK = 0, 1  # stages
 # one linearisation may move the radius only between these shares of itself: a flat or steep spot must not throw a
@@ -25,7 +26,6 @@ STEP, LOOK = 0, 1  # stages
 _SHORTEST_STEP, _LONGEST_STEP = 0.3, 2.5
 _SMALLEST_RADIUS = 1e-7  # of the widest distance: below fp32's spacing of pixels near 1
 _HOPELESS = 2.0  # with a cap: a first linearisation this many times beyond it is not stepped, only looked at
-_NEARER = 0.9  # a restart begins inside the best crossing so far: only a nearer one is of use
 # in so few dimensions searches often end in local minima, and restarts cost little
 FEW_PIXELS, FEW_PIXELS_RESTARTS = 64, 12
 
@@ -47,6 +47,7 @@ class DeepFoolConfig:
     restarts: int = 0
     surprise: float = 1.5  # see RestartRule
     restart_steps: int = 8
+    rescues: int = 4  # see add_rescues: only for samples that did not cross
 
 
 DEEPFOOL = DeepFoolConfig()
@@ -62,14 +63,18 @@ def assemble_deepfool(
     reach = norm.longest_ray * limit
     line = LineSearch(tolerance=config.tolerance, reach=reach, retry_stage=STEP, retries=2)
     if cap is not None:
-        config = replace(config, restarts=0)
+        config = replace(config, restarts=0, rescues=0)
         line = LineSearch(tolerance=config.tolerance, reach=reach, beyond_reach=Status.CAPPED)
     candidates = min(config.candidates, len(ranks) - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
         config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
     last: Callable[[Rows], Rows] = partial(search_line, network=network, box=box, config=line)
+    images = ClassImages(network, norm, box, len(ranks))
     if config.restarts:
-        last = add_restarts(last, norm, box, limit, network.pixels, RestartRule(config.restarts, config.surprise, STEP))
+        rule = RestartRule(config.restarts, config.surprise, STEP)
+        last = add_restarts(last, norm, box, images, limit, network.pixels, rule)
+    if config.rescues:
+        last = add_rescues(last, norm, box, images, count=config.rescues, step_stage=STEP, look_stage=LOOK)
 
     def begin(arrival: Arrival) -> Rows:
         rows = open_searches(arrival, network, norm, box, ranks, candidates=candidates, race=config.race)
@@ -155,7 +160,10 @@ def turn_share(taken: Tensor) -> Tensor:
 def send_on(rows: Rows, norm: Norm, box: Box, config: DeepFoolConfig) -> Rows:
     """Send rows that took all their steps to the line search, the best rival only; between, drop those that lag."""
     limit = torch.where(rows.right, config.steps, config.wrong_steps)
-    limit = torch.where(rows.restarts > 0, config.restart_steps, limit) + config.retry_steps * rows.retries
+    limit = (
+        torch.where((rows.restarts > 0) | (rows.rescue > 0), config.restart_steps, limit)
+        + config.retry_steps * rows.retries
+    )
     last = rows.step >= limit
     stage = torch.where(last, LOOK, STEP)
     if config.race > 1:
@@ -174,55 +182,3 @@ def _find_lagging(rows: Rows, norm: Norm, box: Box, last: Tensor, config: DeepFo
     winner = torch.full_like(place, len(sample)).scatter_reduce(0, sample, beaten, "amin")[sample]
     behind = (rows.step >= config.race_steps) & (distance > config.lead * best)
     return torch.where(last, place != winner, behind)
-
-
-@dataclass(frozen=True)
-class RestartRule:
-    """How often to begin anew, and for which samples: those that ended ``surprise`` times farther than promised."""
-
-    count: int
-    surprise: float
-    stage: int
-
-
-def add_restarts(
-    look_once: Callable[[Rows], Rows], norm: Norm, box: Box, reach: float, pixels: int, config: RestartRule
-) -> Callable[[Rows], Rows]:
-    """Extend a line search: keep the best crossing of all starts, and begin anew from another pattern if it is poor.
-
-    The starting patterns are random but the same for all samples, so a margin does not depend on its neighbours.
-    """
-    random = torch.Generator().manual_seed(0)
-    starts = norm.steepest(torch.randn(config.count, pixels, generator=random))
-
-    def look_again(rows: Rows) -> Rows:
-        rows = look_once(rows)
-        ended = rows.stage == DONE
-        if not bool(ended.any()):
-            return rows
-        length = norm.length(box.ray(rows.origin, rows.pattern, rows.high.nan_to_num(posinf=0.0)) - rows.origin)
-        better = ended & rows.high.isfinite() & (length < rows.kept_length)
-        kept = torch.where(better[:, None], rows.pattern, rows.kept)
-        kept_radius = torch.where(better, rows.high, rows.kept_radius)
-        kept_length = torch.where(better, length, rows.kept_length)
-        anew = ended & (kept_length > config.surprise * rows.promise) & (rows.restarts < config.count)
-        over = ended & ~anew
-        found = over & kept_length.isfinite()
-        start = starts.to(rows.origin)[rows.restarts.long().clamp(max=config.count - 1)]
-        guess = torch.where(kept_length.isfinite(), _NEARER * kept_length, reach * (rows.restarts + 1) / config.count)
-        return rows.change(
-            kept=kept,
-            kept_radius=kept_radius,
-            kept_length=kept_length,
-            stage=torch.where(anew, config.stage, rows.stage),
-            status=torch.where(found, int(Status.CROSSED), rows.status),
-            pattern=torch.where(anew[:, None], start, torch.where(found[:, None], kept, rows.pattern)),
-            memory=torch.where(anew[:, None], -start, rows.memory) if rows.memory.shape[1] else rows.memory,
-            radius=torch.where(anew, guess, rows.radius),
-            high=torch.where(anew, torch.inf, torch.where(found, kept_radius, rows.high)),
-            step=torch.where(anew, 0, rows.step),
-            retries=torch.where(anew, 0, rows.retries),
-            restarts=rows.restarts + anew.int(),
-        )
-
-    return look_again

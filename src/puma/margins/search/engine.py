@@ -18,9 +18,12 @@ DONE, DROPPED = -1, -2  # stages of rows that need nothing any more: to be writt
 class Status(IntEnum):
     """How the search for one sample ended. Only CROSSED comes with a measured margin; PREDICTED was not searched.
 
+    NOT_CROSSED: the search came to the end of the pixel range on this side of the boundary. OUT_OF_STEPS: it ended on
+    this side before that, as its steps were spent.
+
     Examples:
         >>> [status.name for status in puma.Status]
-        ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED', 'PREDICTED']
+        ['CROSSED', 'NOT_CROSSED', 'ZERO_GRADIENT', 'NON_FINITE', 'CAPPED', 'PREDICTED', 'OUT_OF_STEPS']
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
         >>> margins = puma.measure_margins(model, torch.rand(2, 1, 4, 4), [0, 1])
         >>> margins.status == puma.Status.CROSSED  # (n,); the same as margins.crossed
@@ -33,6 +36,7 @@ class Status(IntEnum):
     NON_FINITE = 3
     CAPPED = 4
     PREDICTED = 5
+    OUT_OF_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Rows:
     kept: Tensor  # (n, d), or (n, 0) for a search without restarts: pattern of the best crossing so far ...
     kept_radius: Tensor  # ... its radius
     kept_length: Tensor  # ... and its distance, infinite if there is none
+    rescue: Tensor  # see restarts.py: 0 none, odd on the straight way to an image of another class, even from there on
+    target: Tensor  # class of that image
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -98,6 +104,12 @@ def join_rows(parts: list[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     return Rows(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)})
+
+
+def put_rows(rows: Rows, index: Tensor, some: Rows) -> Rows:
+    """Return rows with those at ``index`` replaced."""
+    columns = {f.name: getattr(rows, f.name).index_copy(0, index, getattr(some, f.name)) for f in fields(Rows)}
+    return Rows(**columns)
 
 
 def open_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor) -> Rows:
@@ -131,6 +143,8 @@ def open_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor
         kept=arrival.origin[:, :0],
         kept_radius=zero,
         kept_length=zero + torch.inf,
+        rescue=none,
+        target=rival,
     )
 
 

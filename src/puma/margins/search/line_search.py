@@ -13,7 +13,8 @@ from torch import Tensor
 from puma.margins.search.engine import DONE, Rows, Status
 from puma.margins.search.network import Network, measure_gap
 
-# a gap below this share of the largest logit may change sign when it is computed again
+# a gap below this share of the largest logit, or of the gap at the image where that is larger, may change sign when it
+# is computed again
 ROUNDING = 1e-6
 # a crossing has to be one such slack deep; aiming at 1.2 of it leaves room for rounding, and what is no deeper
 # than 1.5 of it counts as on the boundary
@@ -73,8 +74,8 @@ def search_line(rows: Rows, network: Network, box: Box, config: LineSearch) -> R
     """Look at one point of every ray, narrow the bracket, and either end there or choose the next point."""
     logits = network.judge(box.ray(rows.origin, rows.pattern, rows.radius))
     gap, rival = measure_gap(logits, rows.label, rows.right)
-    slack = ROUNDING * logits.abs().amax(1)
-    beyond = gap <= -slack
+    slack = ROUNDING * torch.maximum(logits.abs().amax(1), rows.scale)
+    beyond = (gap <= -slack) & (gap < 0)  # a tie is no crossing, however small the logits are
     rows = rows.change(
         slope=_estimate_slope(rows, gap, beyond),
         low=torch.where(beyond, rows.low, rows.radius),
@@ -108,7 +109,8 @@ def _decide_next(rows: Rows, gap: Tensor, slack: Tensor, config: LineSearch) -> 
     astray = ~found & ~broken & (rows.radius > _ASTRAY * rows.first_look)
     again = (lost | astray) & (rows.retries < config.retries)
     ended = broken | lost | spent | (found & (overshoot <= config.tolerance * rows.high))
-    status = torch.where(found, int(Status.CROSSED), int(config.beyond_reach))
+    short_of_reach = torch.where(rows.radius < config.reach, int(Status.OUT_OF_STEPS), int(config.beyond_reach))
+    status = torch.where(found, int(Status.CROSSED), short_of_reach)
     status = torch.where(broken, int(Status.NON_FINITE), status)
     radius = _next_radius(rows, gap + _AIM * slack, config)
     return rows.change(

@@ -51,6 +51,7 @@ class Opening:
     radius: Tensor
     slope: Tensor
     steepness: Tensor
+    unboxed: Tensor  # distance if there were no bounds: never more than within them
     preference: Tensor  # smaller is better
 
 
@@ -104,6 +105,7 @@ def open_against(
         radius=torch.where(radius.isfinite(), radius, unboxed),
         slope=slope,
         steepness=steepness,
+        unboxed=unboxed.abs().where(unboxed.isfinite(), torch.finfo(unboxed.dtype).max),
         preference=torch.where(steepness > 0, preference, torch.inf),
     )
 
@@ -114,6 +116,9 @@ def _choose_rivals(rows: Rows, openings: list[Opening], race: float) -> Rows:
     follow = (preference <= race * best[:, None]) & (rows.right & (rows.stage >= 0) & (race > 1))[:, None]
     follow = follow.scatter(1, choice[:, None], True)
     sample, which = follow.nonzero(as_tuple=True)
+    # where no linearised gap closes within the bounds, the distance without them is promised: any failure is a surprise
+    promise = torch.stack([opening.unboxed for opening in openings], 1).amin(1)
+    promise = best.abs().where(best.isfinite(), promise)
 
     def column(name: str) -> Tensor:
         return torch.stack([getattr(opening, name) for opening in openings], 1)[sample, which]
@@ -124,7 +129,7 @@ def _choose_rivals(rows: Rows, openings: list[Opening], race: float) -> Rows:
         radius=column("radius"),
         slope=column("slope"),
         step=rows.step[sample] + 1,
-        promise=best.abs()[sample],
+        promise=promise[sample],
     )
 
 

@@ -145,10 +145,12 @@ def assemble_stepping(
     def move_on(rows: Rows, points: Tensor, logits: Tensor) -> Rows:
         change, steepness = move(rows, points, logits)
         pattern = (rows.origin + rows.pattern + change).clamp_(box.low, box.high) - rows.origin
+        stuck = (pattern == rows.pattern).all(1)  # at the end of the pixel range: later steps would not move it either
         rows = rows.change(pattern=pattern, step=rows.step + 1)
         live = rows.stage == STEP
         rows = end_searches(rows, live & (steepness == 0), Status.ZERO_GRADIENT)
-        return end_searches(rows, live & ~steepness.isfinite(), Status.NON_FINITE)
+        rows = end_searches(rows, live & ~steepness.isfinite(), Status.NON_FINITE)
+        return end_searches(rows, (rows.stage == STEP) & stuck, Status.NOT_CROSSED)
 
     def begin(arrival: Arrival) -> Rows:
         points = arrival.origin.detach().requires_grad_()
@@ -165,7 +167,7 @@ def assemble_stepping(
         over = (gap < 0) | (length >= limit)
         tired = ~over & (rows.step >= steps)
         onto = move_on(rows, points, logits)
-        onto = end_searches(onto, (onto.stage == STEP) & tired, Status.NOT_CROSSED)
+        onto = end_searches(onto, (onto.stage == STEP) & tired, Status.OUT_OF_STEPS)
         return _merge_rows(over, _turn_to_line(rows, reached - rows.origin, length, gap, limit), onto)
 
     return SearchMethod(
