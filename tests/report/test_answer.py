@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 
 from conftest import MakePool
+from puma.margins import compare_margins, read_margins
 from puma.planning import Plan
 from puma.report import write_report
 from report.results import margin_of, write_evaluation, write_experiment, write_margins, write_plan, write_run
@@ -50,7 +51,7 @@ def test_margins_alone_open_with_wrong_near_and_far(make_pool: MakePool, tmp_pat
     assert first == "The margins of 50 samples were measured with deepfool in linf, on model model."
     assert second == (
         f"{shares[0]} are wrong, {shares[1]} are right but near, within eps 8/255, the usual one: no eps is told, and "
-        f"{shares[2]} are far; 1 searches failed."
+        f"{shares[2]} are far; 1 search failed."
     )
     assert "most of them are images that this net finds hard" in third
 
@@ -104,16 +105,20 @@ def test_two_margin_files_are_compared(make_pool: MakePool, tmp_path: Path) -> N
     one, two = margin_of(50), margin_of(50, seed=1)
     files = [write_margins(tmp_path / f"{name}.parquet", pool, values) for name, values in (("a", one), ("b", two))]
     text = write_report(files, tmp_path / "r.html").read_text()
-    ranks = [np.argsort(np.argsort(values)) for values in (one, two)]
-    correlation = np.corrcoef(ranks[0], ranks[1])[0, 1]
-    assert f'rank correlation (Spearman)</th><td class="number">{correlation:.3f}</td>' in text
-    same = ((one < 0) == (two < 0)).mean()
-    assert f'the same side of the boundary</th><td class="number">{same:.1%}</td>' in text
+    (pair,) = compare_margins({"a": read_margins(files[0]), "b": read_margins(files[1])})
+    told = (f"{pair.rank_correlation:.3f}", f"{pair.sign_agreement:.1%}", f"{pair.plan_agreement:.1%}")
+    cells = "".join(f'<td class="number">{value}</td>' for value in ("50", *told))
+    assert f'<th scope="row">a : b</th>{cells}' in text
     assert "Margins against margins" in text
+    assert opening(tmp_path / "r.html")[-1].startswith(
+        f"a and b put {pair.sign_agreement:.1%} of the samples on the same"
+    )
     assert "<h1>a, b</h1>" in text
     other = write_margins(tmp_path / "c.parquet", make_pool("other", seed=4))
     text = write_report([files[0], other], tmp_path / "r.html").read_text()
-    assert "a and c are of different pools, so they are not compared." in text
+    assert "a and c are of different pools or norms, so they are not compared." in text
+    text = write_report([*files, other], tmp_path / "r.html").read_text()
+    assert "1 of another pool or norm are left out." in text
 
 
 def test_two_plans_are_compared(make_pool: MakePool, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a page opens with: three sentences that say what came out, in words."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from puma.evaluation import title_attack
@@ -11,13 +13,17 @@ from puma.report.svg import Markup, join_markup, make_tag
 from puma.report.units import USUAL_EPS, write_radius
 
 
-def write_answer(results: list[RowResult], samples: SampleTable | None) -> Markup:
-    """Return the sentences: what was trained on what, what was pruned and weakened, what that did."""
+def write_answer(results: list[RowResult], samples: SampleTable | None, compared: Sequence[str] = ()) -> Markup:
+    """Return the sentences: what was trained on what, what was pruned and weakened, what that did.
+
+    Without a run they tell of margins and plans, and of files that were ``compared``.
+    """
     if any(result.config or result.evaluations for result in results):
         chosen = _choose_row(results)
         sentences = [_tell_training(chosen, results), _tell_plan(chosen), _tell_outcome(chosen, results)]
     else:
-        sentences = [_tell_measured(samples), _tell_margins(samples), _tell_samples_plan(samples)]
+        last = join_markup(" ".join(compared)) if compared else _tell_samples_plan(samples)
+        sentences = [_tell_measured(samples, several=len(results) > 1), _tell_margins(samples), last]
     return join_markup(*(make_tag("p", sentence) for sentence in sentences if sentence))
 
 
@@ -119,7 +125,7 @@ def _write_interval(value: AccuracyEstimate) -> Markup:
     return join_markup(" ", make_tag("small", f"[{100 * value.low:.1f}, {100 * value.high:.1f}]"))
 
 
-def _tell_measured(samples: SampleTable | None) -> Markup:
+def _tell_measured(samples: SampleTable | None, *, several: bool) -> Markup:
     if samples is None:
         return join_markup()
     generated = samples.generated
@@ -127,7 +133,8 @@ def _tell_measured(samples: SampleTable | None) -> Markup:
     if samples.table is None:
         return join_markup(f"{len(samples):,} samples{share} have a plan and no margins here.")
     method = samples.table.made_from.get("method", "an unknown method")
-    how = f"The margins of {len(samples):,} samples{share} were measured with {method} in {samples.norm}, on "
+    which = f"{samples.name}: the" if several else "The"
+    how = f"{which} margins of {len(samples):,} samples{share} were measured with {method} in {samples.norm}, on "
     return join_markup(how, make_tag("strong", samples.margin_model), ".")
 
 
@@ -146,7 +153,7 @@ def _tell_margins(samples: SampleTable | None) -> Markup:
     return join_markup(
         make_tag("strong", f"{shares[0]} are wrong"), f", {shares[1]} are right but near, within eps ",
         write_radius(eps, samples.norm), f"{usual}, and {shares[2]} are far",
-        f"; {failed:,} searches failed." if failed else ".",
+        f"; {failed:,} {'search' if failed == 1 else 'searches'} failed." if failed else ".",
     )  # fmt: skip
 
 

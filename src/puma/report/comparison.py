@@ -1,5 +1,6 @@
 """Two margin files, or two plans, of the same samples side by side: where they agree and where they do not."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,35 +8,36 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puma.margins import Margins
+from puma.errors import PumaError
+from puma.margins import Margins, compare_margins
 from puma.planning import Plan
 from puma.report.charts import draw_heat_map
 from puma.report.rows import ReportStudy, open_margins, open_plan, seed_name
 from puma.report.samples import name_margin_model, read_made_from
-from puma.report.svg import Markup, make_table, make_tag
-from puma.report.units import write_distance
+from puma.report.svg import Markup, join_markup, make_table, make_tag
+from puma.report.units import USUAL_EPS, write_distance, write_radius
 
 _MOST_DIFFERENT = 10
-_LOWEST = 0.01  # the share of samples that people look at first
+_MOST_FILES = 6  # margin files that are compared, each with each: fifteen pairs
 
 
 @dataclass(frozen=True)
 class ComparedPair:
-    """Two files of one kind: what they are called on the page, and how they compare."""
+    """Files of one kind: what they are called on the page, how they compare, and that in a sentence."""
 
     title: str
+    sentence: str
     words: Markup
     figures: list[Markup]
     tables: list[Markup]
 
 
-def compare_two(study: ReportStudy) -> list[ComparedPair]:
-    """Compare the margins, and the plans, of a study that has exactly two of either on the same samples."""
+def compare_files(study: ReportStudy) -> list[ComparedPair]:
+    """Compare the margins of a study that are of the same samples, and the plans of one that has exactly two."""
     found: list[ComparedPair] = []
     margins = _list_files(study, "margins")
-    if len(margins) == 2:
-        (one, first), (two, second) = margins.items()
-        found += _compare_margins((first, second), (open_margins(one), open_margins(two)))
+    if len(margins) > 1:
+        found += _compare_margins({name: open_margins(path) for path, name in list(margins.items())[:_MOST_FILES]})
     plans = _list_files(study, "plan")
     if len(plans) == 2:
         (one, first), (two, second) = plans.items()
@@ -63,65 +65,65 @@ def align_ids(one: NDArray[np.int64], two: NDArray[np.int64]) -> tuple[NDArray[n
     return first, second
 
 
-def correlate_ranks(one: NDArray[np.floating], two: NDArray[np.floating]) -> float:
-    """Return Spearman's rank correlation; NaN where one of them is constant."""
-    ranks = [_rank(values) for values in (one, two)]
-    spread = [float(rank.std()) for rank in ranks]
-    if not all(spread):
-        return float("nan")
-    return float(((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())).mean() / (spread[0] * spread[1]))
+def _compare_margins(tables: dict[str, Margins]) -> list[ComparedPair]:
+    title = "Margin files"
+    origins = {name: (str(table.made_from.get("norm", "")), str(table.made_from.get("pool_fingerprint")))
+               for name, table in tables.items()}  # fmt: skip
+    origin, _ = Counter(origins.values()).most_common(1)[0]
+    alike = {name: table for name, table in tables.items() if origins[name] == origin}
+    if len(alike) < 2:
+        names = " and ".join(list(tables)[:2]) if len(tables) == 2 else f"The {len(tables)} margin files"
+        words = make_tag("p", f"{names} are of different pools or norms, so they are not compared.")
+        return [ComparedPair(title, "", words, [], [])] if len(tables) == 2 else []
+    norm = origin[0]
+    try:
+        pairs = compare_margins(alike, eps=USUAL_EPS.get(norm, 0.5))
+    except PumaError as error:
+        return [ComparedPair(title, "", make_tag("p", f"The margin files cannot be compared: {error}"), [], [])]
+    of = [f"{name} is of {name_margin_model(table.made_from)}, by {table.made_from.get('method')}"
+          for name, table in alike.items()]  # fmt: skip
+    left = len(tables) - len(alike)
+    others = f" {left} of another pool or norm are left out." if left else ""
+    rows = [
+        [f"{pair.one} : {pair.two}", f"{pair.count:,}", f"{pair.rank_correlation:.3f}", f"{pair.sign_agreement:.1%}",
+         f"{pair.plan_agreement:.1%}", f"{pair.strength_error:.1%}", f"{pair.ratio:.3f}"]
+        for pair in pairs
+    ]  # fmt: skip
+    headers = ["files", "samples", "rank correlation", "same side", "same plan", "strengths differ by", "size ratio"]
+    table = make_table(headers, rows, caption="How far the margin files agree")
+    plan = [f"A plan is the one that drops the easiest {pairs[0].prune_easy:.0%} and attacks the others by their "
+            "margin, up to ", write_radius(pairs[0].eps, norm), "; strengths differ by so much of that on average. "
+            "The size ratio is the median of the second margin by the first."]  # fmt: skip
+    heat, farthest = _draw_pair(alike, norm)
+    sentence = (
+        f"{pairs[0].one} and {pairs[0].two} put {pairs[0].sign_agreement:.1%} of the samples on the same side of the "
+        f"boundary; the rank correlation of their margins is {pairs[0].rank_correlation:.3f}."
+    )
+    return [ComparedPair(title, sentence, make_tag("p", f"{'; '.join(of)}.{others}"), heat,
+                         [join_markup(table, make_tag("p", *plan)), *farthest])]  # fmt: skip
 
 
-def _rank(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return ranks from 0 on; equal values share their mean."""
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts + 1) / 2)[where]
-    return ranks
-
-
-def _compare_margins(names: tuple[str, str], tables: tuple[Margins, Margins]) -> list[ComparedPair]:
-    one, two = tables
-    norms = [str(table.made_from.get("norm", "")) for table in tables]
-    pools = [table.made_from.get("pool_fingerprint") for table in tables]
-    first, second = align_ids(one.sample_id.numpy(), two.sample_id.numpy())
-    title = "Two margin files"
-    if norms[0] != norms[1] or pools[0] != pools[1] or not len(first):
-        why = "norms" if norms[0] != norms[1] else "pools"
-        words = make_tag("p", f"{names[0]} and {names[1]} are of different {why}, so they are not compared.")
-        return [ComparedPair(title, words, [], [])]
-    margins = [one.margin.numpy()[first].astype(float), two.margin.numpy()[second].astype(float)]
+def _draw_pair(tables: dict[str, Margins], norm: str) -> tuple[list[Markup], list[Markup]]:
+    """Draw the first two files against each other, and list where they differ the most."""
+    (first, one), (second, two) = list(tables.items())[:2]
+    rows, others = align_ids(one.sample_id.numpy(), two.sample_id.numpy())
+    margins = [one.margin.numpy()[rows].astype(float), two.margin.numpy()[others].astype(float)]
     known = np.isfinite(margins[0]) & np.isfinite(margins[1])
-    told = [f"{name} is of {name_margin_model(table.made_from)}, by {table.made_from.get('method')}"
-            for name, table in zip(names, tables, strict=True)]  # fmt: skip
-    both = f"They have {len(first):,} samples in common, {int(known.sum()):,} of them with a boundary found in both."
-    words = make_tag("p", f"{told[0]}; {told[1]}. {both}")
     if not known.any():
-        return [ComparedPair(title, words, [], [])]
-    values = [margin[known] for margin in margins]
-    count = max(1, round(_LOWEST * len(values[0])))
-    lowest = [set(np.argpartition(margin, count - 1)[:count].tolist()) for margin in values]
-    same = one.prediction.numpy()[first] == two.prediction.numpy()[second]
-    step = np.abs(values[0] - values[1])
-    rows: list[list[str]] = [
-        ["rank correlation (Spearman)", f"{correlate_ranks(values[0], values[1]):.3f}"],
-        ["the same side of the boundary", f"{((values[0] < 0) == (values[1] < 0)).mean():.1%}"],
-        ["the same prediction", f"{same.mean():.1%}"],
-        [f"of the lowest {_LOWEST:.0%}, in both", f"{len(lowest[0] & lowest[1]) / count:.1%} of {count:,}"],
-        ["median difference, either way", write_distance(float(np.median(step)), norms[0], signed=False)],
-        [f"median margin, {names[0]}", write_distance(float(np.median(values[0])), norms[0])],
-        [f"median margin, {names[1]}", write_distance(float(np.median(values[1])), norms[0])],
-    ]
+        return [], []
+    values = (margins[0][known], margins[1][known])
     heat = draw_heat_map(
-        "Margins against margins", (values[0], values[1]), names, norms[0],
+        "Margins against margins", values, (first, second), norm,
         "A sample is as far right as its margin in one file and as high as in the other.",
     )  # fmt: skip
-    table = make_table(["measure", "value"], rows, caption="How far the two files agree")
-    ids, labels = one.sample_id.numpy()[first][known], one.label.numpy()[first][known]
-    most = np.argsort(-step, kind="stable")[:_MOST_DIFFERENT]
+    ids, labels = one.sample_id.numpy()[rows][known], one.label.numpy()[rows][known]
+    step = np.abs(values[0] - values[1])
+    count = min(_MOST_DIFFERENT, len(step))
+    most = np.argpartition(-step, count - 1)[:count]
     apart = [[f"{ids[row]}", f"{labels[row]}" if labels[row] >= 0 else "–",
-              *(write_distance(float(margin[row]), norms[0]) for margin in values)] for row in most]  # fmt: skip
-    farthest = make_table(["sample_id", "label", *names], apart, caption="Where they differ the most")
-    return [ComparedPair(title, words, [heat], [table, farthest])]
+              *(write_distance(float(margin[row]), norm) for margin in values)]
+             for row in most[np.argsort(-step[most], kind="stable")]]  # fmt: skip
+    return [heat], [make_table(["sample_id", "label", first, second], apart, caption="Where they differ the most")]
 
 
 def _compare_plans(names: tuple[str, str], plans: tuple[Plan, Plan]) -> list[ComparedPair]:
@@ -130,7 +132,7 @@ def _compare_plans(names: tuple[str, str], plans: tuple[Plan, Plan]) -> list[Com
     first, second = align_ids(one.sample_id.numpy(), two.sample_id.numpy())
     if one.pool_fingerprint != two.pool_fingerprint or not len(first):
         words = make_tag("p", f"{names[0]} and {names[1]} are for different pools, so they are not compared.")
-        return [ComparedPair(title, words, [], [])]
+        return [ComparedPair(title, "", words, [], [])]
     keep = [one.keep.numpy()[first], two.keep.numpy()[second]]
     strength = [one.strength.numpy()[first].astype(float), two.strength.numpy()[second].astype(float)]
     both = keep[0] & keep[1]
@@ -140,10 +142,10 @@ def _compare_plans(names: tuple[str, str], plans: tuple[Plan, Plan]) -> list[Com
     ]
     agreed = float((keep[0] == keep[1]).mean())
     differing = int((strength[0] != strength[1])[both].sum())
+    sentence = f"{names[0]} and {names[1]} decide alike about {agreed:.1%} of {len(first):,} samples"
     words = make_tag(
         "p",
-        f"{names[0]} and {names[1]} decide alike about {agreed:.1%} of {len(first):,} samples; of the "
-        f"{int(both.sum()):,} that both keep, {differing:,} are attacked with another strength.",
+        f"{sentence}; of the {int(both.sum()):,} that both keep, {differing:,} are attacked with another strength.",
     )
     tables = [make_table(["", f"{names[1]}: kept", f"{names[1]}: pruned"], counts, caption="What the two plans keep")]
     tables += _list_differing(names, plans)
@@ -154,7 +156,7 @@ def _compare_plans(names: tuple[str, str], plans: tuple[Plan, Plan]) -> list[Com
             "Strengths against strengths", (strength[0][both], strength[1][both]), names, norm,
             "Of the samples that both keep.",
         ))  # fmt: skip
-    return [ComparedPair(title, words, figures, tables)]
+    return [ComparedPair(title, f"{sentence}.", words, figures, tables)]
 
 
 def _list_differing(names: Sequence[str], plans: tuple[Plan, Plan]) -> list[Markup]:

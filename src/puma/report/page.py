@@ -12,7 +12,7 @@ from puma.drawing import COLOURS, DARK
 from puma.errors import PumaError
 from puma.files import write_text
 from puma.report.answer import write_answer
-from puma.report.comparison import compare_two
+from puma.report.comparison import ComparedPair, compare_files
 from puma.report.gallery import (
     CHOSEN,
     LEAST,
@@ -109,9 +109,10 @@ def render_page(
 ) -> str:
     """Return the page."""
     choice = sheets = None
-    sections = list_sections(study, results, samples)
+    pairs = compare_files(study)
+    sections = list_sections(study, results, samples, pairs)
     picture = _take_picture(sections)
-    sections = {"In short": _open_page(study, results, samples, picture), **sections}
+    sections = {"In short": _open_page(study, results, samples, pairs, picture), **sections}
     gallery: object = None
     if samples is not None and samples.table is not None:
         choice = select_samples(samples.margin, max_samples, eps=samples.eps, thresholds=samples.thresholds)
@@ -143,7 +144,9 @@ def render_page(
     )
 
 
-def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleTable | None) -> dict[str, PageSection]:
+def list_sections(
+    study: ReportStudy, results: list[RowResult], samples: SampleTable | None, pairs: Sequence[ComparedPair] = ()
+) -> dict[str, PageSection]:
     """Sections by name, in the order of the page; what there are no files for is left out."""
     sections = {"What was run": PageSection(describe_study(study, results))}
     if any(result.evaluations or result.row.paper for result in results):
@@ -152,7 +155,7 @@ def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleT
     legend, curves = draw_training(results)
     if curves:
         sections["Training"] = PageSection(legend, curves)
-    for pair in compare_two(study):
+    for pair in pairs:
         tables = make_tag("div", *(make_tag("div", table) for table in pair.tables), class_="beside")
         sections[pair.title] = PageSection(pair.words, pair.figures, tables)
     if samples is not None:
@@ -166,7 +169,7 @@ def list_sections(study: ReportStudy, results: list[RowResult], samples: SampleT
 
 _TELLING = (
     "Accuracy and robustness",
-    "Two margin files",
+    "Margin files",
     "Two plans",
     "Margins and strengths",
     "Strengths",
@@ -186,10 +189,16 @@ def _take_picture(sections: dict[str, PageSection]) -> Markup | None:
 
 
 def _open_page(
-    study: ReportStudy, results: list[RowResult], samples: SampleTable | None, picture: Markup | None
+    study: ReportStudy,
+    results: list[RowResult],
+    samples: SampleTable | None,
+    pairs: Sequence[ComparedPair],
+    picture: Markup | None,
 ) -> PageSection:
     """Put together what the page opens with: the answer, a picture, and what a reader should know."""
-    answer = make_tag("div", write_answer(results, samples), class_="told")
+    answer = make_tag(
+        "div", write_answer(results, samples, [pair.sentence for pair in pairs if pair.sentence]), class_="told"
+    )
     opening = make_tag("div", answer, *([picture] if picture else []), class_="answer")
     notes = [make_tag("li", note) for note in list_notes(study, results)]
     shown = [make_tag("ul", *notes[:_MOST_NOTES], class_="notes")] if notes else []
