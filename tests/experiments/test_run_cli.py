@@ -76,8 +76,9 @@ def test_the_papers_size_can_be_told_without_data(name: str, tmp_path: Path, pum
     assert code == 0, err
     if not theory:
         assert "resnet18" in said
-        assert "missing      CIFAR-10 is not at" in said
-        assert "0,000,000 samples in all" in said
+        wanted = "ImageNet-21K-100, 224 px" if name == "tab-imagenet" else "CIFAR-10"
+        assert f"missing      {wanted} is not at" in said
+        assert ("16,050,000" if name == "tab-imagenet" else "0,000,000") + " samples in all" in said
     assert not (tmp_path / "none").exists()
 
 

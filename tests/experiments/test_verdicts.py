@@ -78,4 +78,4 @@ def test_claims_are_about_rows_that_exist() -> None:
             places = {(row.label, row.at) for row in experiment.rows}
             at = claim.at if claim.against_at is None else claim.against_at
             assert {(claim.row, claim.at), (claim.against, at)} <= places, claim
-    assert {claim.experiment for claim in CLAIMS} == {*PAPER, "tab-imagenet"}
+    assert {claim.experiment for claim in CLAIMS} == {*PAPER}

@@ -70,7 +70,8 @@ def run_experiments(
         names: experiments, such as tab-summary.
         preset: smoke (seconds, to see that it runs), small (real images, minutes to an hour), paper (needs GPUs), or
             CIFAR-10 on a CPU, hours: cifar10-eps2 and cifar10-eps8 (from robust weights), cifar10-eps2-scratch.
-        dataset: data set of the preset, where it has several: small has fashion-mnist-14px and cifar10.
+        dataset: data set of the preset, where it has several: small has fashion-mnist-14px, cifar10 and
+            tiny-imagenet-20.
         seeds: repeat everything with so many seeds; one by default (perceptron figures: ten).
         rows: only these rows.
         pool: a pool of your own real images instead of a data set; needs --test.
@@ -115,7 +116,7 @@ def run_experiments(
     )  # fmt: skip
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):
-            change_setting(find_setting(preset, dataset), changes)
+            change_setting(find_setting(preset, dataset, experiment.images), changes)
             _check_rows(experiment, rows)
         else:
             build_study(experiment, preset, seeds)
@@ -125,7 +126,7 @@ def run_experiments(
         if isinstance(experiment, PerceptronFigure):
             _run_perceptron(experiment, preset, seeds, work, out, dry_run=dry_run)
             continue
-        setting = change_setting(find_setting(preset, dataset), changes)
+        setting = change_setting(find_setting(preset, dataset, experiment.images), changes)
         workspace = Workspace(work, setting, data, processes)
         if setting.weights and outside is None:
             experiment = use_margin_model(experiment, workspace.library.robust_model)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from puma.experiments.images import DATASETS
 from puma.experiments.presets import PRESETS, ExperimentSetting, find_setting
 from puma.experiments.run import describe_perceptron_cost
 from puma.experiments.spec import (
@@ -63,7 +64,7 @@ def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
         return f"{describe_perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper half a minute"
     told = []
     for preset in PRESETS:
-        setting = find_setting(preset)
+        setting = find_setting(preset, images=experiment.images)
         models = list_needed_models(experiment, setting)
         samples = sum(setting.nets[model.net].samples_seen for model in models)
         if not setting.minutes:
@@ -77,7 +78,8 @@ def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
 def _describe_shape(workspace: Workspace) -> tuple[RunInputs, tuple[int, int] | None]:
     own = workspace.setting.own
     if own is None:
-        return RunInputs((), None, "", None, 10, 3 if workspace.setting.dataset == "cifar10" else 1), None
+        entry = DATASETS[workspace.setting.dataset]
+        return RunInputs((), None, "", None, entry.num_classes, entry.shape[2]), None
     pool = Pool.open(own.real)
     height, width, channels = pool.image_shape
     return RunInputs((), None, "", None, pool.num_classes, channels), (height, width)

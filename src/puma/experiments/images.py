@@ -23,6 +23,7 @@ class DatasetEntry:
     title: str
     shape: tuple[int, int, int]
     how: str
+    num_classes: int = 10
 
 
 DATASETS: dict[str, DatasetEntry] = {
@@ -33,6 +34,18 @@ DATASETS: dict[str, DatasetEntry] = {
         "puma data import fashion-mnist FOLDER --pool 2 --out {data}/fashion-mnist-14px",
     ),
     "cifar10": DatasetEntry("CIFAR-10", (32, 32, 3), "puma data import cifar10 FOLDER --out {data}/cifar10"),
+    "tiny-imagenet-20": DatasetEntry(
+        "20 classes of Tiny-ImageNet, 32 px",
+        (32, 32, 3),
+        "puma data import imagenet21k TARS --classes 20 --size 32 --test-per-id 20 --out {data}/tiny-imagenet-20",
+        20,
+    ),
+    "imagenet21k-100": DatasetEntry(
+        "ImageNet-21K-100, 224 px",
+        (224, 224, 3),
+        "puma data import imagenet21k TARS --out {data}/imagenet21k-100",
+        100,
+    ),
 }
 _HOW_WEIGHTS = (
     "the weights of a robust {net} are not at {file}; put some there (docs/reproduce.md says which), or give a run or "

@@ -7,7 +7,7 @@ from typing import get_args
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
-from puma.experiments.spec import GeneratedAmount, NetRole
+from puma.experiments.spec import GeneratedAmount, ImageKind, NetRole
 from puma.files import hash_json
 from puma.margins import find_method
 from puma.pools import Pool
@@ -75,6 +75,7 @@ class ExperimentSetting:
         begins_with_weights: whether trainings begin with ``weights`` too, instead of from scratch.
         autoattack_samples: evaluate AutoAttack on so many test images, 0 on none.
         generator: how images of our own are made, None if no row may ask for them.
+        images: which kind of images it has, for experiments that need another than the usual.
         minutes: what a training took on one core, with margins and evaluation, by net; empty if not measured.
     """
 
@@ -92,6 +93,7 @@ class ExperimentSetting:
     begins_with_weights: bool = False
     autoattack_samples: int = 0
     generator: GeneratorSetting | None = None
+    images: ImageKind = "usual"
     minutes: Mapping[NetRole, float] = field(default_factory=dict)
 
     @property
@@ -262,6 +264,26 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
         evaluation=EvaluationConfig(attacks=("clean", "cw", "autoattack")),
         stands_in=False,
     ),
+    ExperimentSetting(
+        preset="small",
+        dataset="tiny-imagenet-20",
+        real=ALL,
+        generated={},
+        nets={"main": replace(_RESNET4B, samples_seen=300_000, batch_size=128, optimizer=OptimizerConfig(lr=0.1))},
+        evaluation=EvaluationConfig(masking_samples=0),
+        images="imagenet",
+        minutes={"main": 7},
+    ),
+    ExperimentSetting(
+        preset="paper",
+        dataset="imagenet21k-100",
+        real=ALL,
+        generated={},
+        nets={"main": replace(find_recipe("imagenet21k-100"), select="last")},
+        evaluation=EvaluationConfig(masking_samples=0),
+        method="fast",
+        images="imagenet",
+    ),
     _set_cifar10("cifar10-eps2", _RESNET4B, weights="robust_cifar10_eps2.safetensors", minutes=14),
     _set_cifar10(
         "cifar10-eps8",
@@ -311,13 +333,13 @@ def list_presets() -> list[str]:
     return list(dict.fromkeys(setting.preset for setting in SETTINGS))
 
 
-def find_setting(preset: str, dataset: str | None = None) -> ExperimentSetting:
-    """Look a setting up; without a data set the first of the preset is taken."""
+def find_setting(preset: str, dataset: str | None = None, images: ImageKind = "usual") -> ExperimentSetting:
+    """Look a setting up; without a data set the preset's first of that kind of images, or its first at all."""
     if preset not in list_presets():
         raise unknown_name("preset", preset, list_presets())
     there = [setting for setting in SETTINGS if setting.preset == preset]
     if dataset is None:
-        return there[0]
+        return next((setting for setting in there if setting.images == images), there[0])
     names = [setting.dataset for setting in there]
     if dataset not in names:
         raise unknown_name(f"data set of preset {preset}", dataset, names)

@@ -15,6 +15,7 @@ GeneratedAmount = Literal["none", "few", "usual", "many", "most"]
 GenerationWay = Literal["any", "selected", "conditioned", "guided"]
 ScoreName = Literal["margin", "cd_clean", "cd_adversarial", "input_gradient", "uncertainty"]
 StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
+ImageKind = Literal["usual", "imagenet"]
 FigureKind = Literal["none", "lines", "curves", "histogram", "heat map"]
 
 
@@ -179,6 +180,7 @@ class Experiment:
             a ``heat map`` of how alike they are.
         axis: the label of the horizontal axis.
         expect: what the paper finds, in a sentence.
+        images: which kind of images a preset takes unless a data set is named.
     """
 
     name: str
@@ -187,6 +189,7 @@ class Experiment:
     figure: FigureKind = "none"
     axis: str = ""
     expect: str = ""
+    images: ImageKind = "usual"
 
 
 @dataclass(frozen=True)
