@@ -13,6 +13,7 @@ NAMES = [
     "pools",
     "predicted",
     "report",
+    "scale",
     "train_step",
 ]
 

@@ -284,14 +284,16 @@ def _short_name(path: Path, files: tuple[Path, ...]) -> str:
 
 
 def _tell_margins(out: Path, classes: int) -> None:
-    from puma.margins import describe_margins, read_margins, summarise_margins, warn_of_model
+    from puma.margins import describe_margins, read_margin_values, summarise_values, warn_of_model
 
-    table = read_margins(out)
-    eps = 8 / 255 if table.made_from["norm"] == "linf" else 0.5
-    print(describe_margins(summarise_margins(table, eps), str(out)))
+    margin, status, made_from = read_margin_values(out)
+    eps = 8 / 255 if made_from["norm"] == "linf" else 0.5
+    summary = summarise_values(margin, status, made_from, eps)
+    print(describe_margins(summary, str(out)))
     print(f"look at them with: puma margins show {out}")
-    for sentence in warn_of_model(table.margin.numpy(), classes):
+    for sentence in warn_of_model(margin, classes):
         print(f"puma: warning: {sentence}.", file=sys.stderr)
-    if not table.known.all():
-        share = 1 - table.known.float().mean()
+    known = summary.statuses["CROSSED"] + summary.statuses["PREDICTED"]
+    if known < summary.count:
+        share = 1 - known / summary.count
         print(f"puma: {share:.2%} of the samples have no measured margin, see their status.", file=sys.stderr)

@@ -14,9 +14,10 @@ from puma.margins.distribution import (
     draw_picture,
     save_histograms,
     summarise_margins,
+    summarise_values,
     warn_of_model,
 )
-from puma.margins.margins_file import Margins, is_margins, read_margins, read_margins_footer
+from puma.margins.margins_file import Margins, is_margins, read_margin_values, read_margins, read_margins_footer
 from puma.margins.measure_margins import measure_margins
 from puma.margins.measuring_cost import estimate_measuring, format_measuring
 from puma.margins.pool_driver import describe_task, measure_pool, measure_to_file, predict_instead
@@ -49,11 +50,13 @@ __all__ = [
     "measure_to_file",
     "predict_instead",
     "rank_quality",
+    "read_margin_values",
     "read_margins",
     "read_margins_footer",
     "save_comparisons",
     "save_histograms",
     "summarise_margins",
+    "summarise_values",
     "warn_of_model",
     "write_suspects",
 ]

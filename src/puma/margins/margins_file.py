@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.attacks import NORMS
@@ -202,6 +203,13 @@ def is_margins(head: TableHead) -> bool:
     return head.footer.get("format") == FORMAT
 
 
+def read_margin_values(path: str | Path) -> tuple[NDArray[np.float32], NDArray[np.int8], dict[str, Any]]:
+    """Return margins, statuses and footer of a file alone: five bytes a sample, where whole margins take sixty."""
+    described = read_margins_footer(path)
+    found = read_columns(path, {name: _COLUMNS[name] for name in ("margin", "status")}, _WHAT)
+    return found["margin"], found["status"], described
+
+
 def read_margins_footer(path: str | Path) -> dict[str, Any]:
     """Return what a margins file was made from; a file of another kind, or one cut short, raises."""
     if not os.path.lexists(path):
@@ -250,6 +258,7 @@ __all__ = [
     "Margins",
     "is_margins",
     "join_margins",
+    "read_margin_values",
     "read_margins",
     "read_margins_footer",
     "write_margins",
