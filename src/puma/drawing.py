@@ -11,7 +11,7 @@ SEQUENCE = ("#fdae3d", "#ee7b51", "#cc4778", "#9c179e", "#5c01a6", "#1f0a8a")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 KEPT, PRUNED, POOL = COLOURS[0], COLOURS[1], "#d9d9d9"
-BINS = 40
+BINS = 40  # fine enough for a tail, coarse enough for a few hundred samples
 
 
 def bin_edges(values: NDArray[np.floating], bins: int = BINS) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[..., None]
 
-_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal: a log stays short
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from puma.report import (
 )
 from puma.training import find_recipe
 
-EXTRA = 6000
-SAMPLES_SEEN = 30_000
+EXTRA = 6000  # distorted digits, which play the generated images
+SAMPLES_SEEN = 30_000  # of each training: all of it takes three minutes on two cores
 
 
 def run_demo(

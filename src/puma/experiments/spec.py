@@ -211,7 +211,7 @@ class PerceptronFigure:
 
 TRADES = ModelSpec()
 REAL_ONLY = ModelSpec(generated="none")
-PRUNE_FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
+PRUNE_FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)  # points of a figure's line
 
 
 def specify_puma(easy: float = 0.2, *, by: ModelSpec = REAL_ONLY, gap: float = 0.0, eps: float = 1.0) -> ModelSpec:

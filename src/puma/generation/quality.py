@@ -13,7 +13,7 @@ from puma.models import frozen
 from puma.pools import Pool, to_unit
 
 Floats = NDArray[np.float64]
-_BATCH = 500
+_BATCH = 500  # images at a time: fits into memory at 224 px
 
 
 @dataclass(frozen=True, eq=False)

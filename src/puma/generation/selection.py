@@ -17,7 +17,7 @@ from puma.margins import read_margins
 from puma.pools import Chunk, Origin, Pool, PoolPart, write_parts
 from puma.training import load_model
 
-_ROWS = 4096
+_ROWS = 4096  # images copied at a time
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from puma.errors import PumaError
 
 # side of the image -> levels of the net, each at half the side of the one before; the coarsest has 4 to 8 px a side
 LEVELS = {8: 2, 14: 2, 28: 3, 32: 3, 64: 4}
-_FREQUENCIES = 16
+_FREQUENCIES = 16  # of the noise level's embedding: small nets need no more
 _GROUP = 8  # channels normalised together
 AUGMENTS = 3  # numbers that tell how an image was augmented: mirrored, moved down, moved right
 

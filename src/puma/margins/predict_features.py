@@ -18,7 +18,7 @@ CORE = ("gap", "log_gap", "scaled_gap", "log_scale", "logit", "rival_1", "rival_
         "length", "label", "rival")  # fmt: skip
 CODES = 2  # of these, the last are numbers of classes
 _WIDEST = 512  # features beyond are projected: a fit on thousands of samples gains nothing from more
-_TINY = 1e-12
+_TINY = 1e-12  # keeps quotients and logarithms finite
 
 
 @dataclass(frozen=True)

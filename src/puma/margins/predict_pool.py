@@ -41,7 +41,7 @@ from puma.processes import ProcessGroup, join_processes
 from puma.progress import Advance, progress_bar
 
 Places = NDArray[np.int64]
-_ROUNDS = 8
+_ROUNDS = 8  # at most, so that it ends
 _SMALL_ROUND = 0.02  # of the pool: a rest as small as this is measured in one go ...
 _LAST_ROUND = 0.002  # ... and after one as small as this no other follows
 _DOUBT = 1e-3  # samples less likely than this to be on the wrong side are never looked at again

@@ -16,14 +16,15 @@ FigureName = Literal[
     "eps0", "eps0.001", "eps0.01", "filtered", "eps0.05", "dense", "gain", "probe", "theory", "crossover"
 ]
 FIGURES: tuple[FigureName, ...] = get_args(FigureName)
-PAPER_FIGURES: tuple[FigureName, ...] = FIGURES[:4]
+PAPER_FIGURES: tuple[FigureName, ...] = FIGURES[:4]  # the first four are the paper's
 
+# even on the paper's logarithmic axis, denser around the cliff
 ALPHAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-KEEPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-_PROBE_ANGLES = (0.0, 5.0, 15.0, 40.0)
-_GAIN_EPS = (0.001, 0.01, 0.05)
-_CURVE_POINTS = 22
-_CLIFF = (1.4, 1.55, 1.65, 1.75, 1.85, 1.9, 1.95, 2.0, 2.05, 2.1, 2.2, 2.4)
+KEEPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # shares kept, a line each
+_PROBE_ANGLES = (0.0, 5.0, 15.0, 40.0)  # degrees between probe and teacher: perfect to poor
+_GAIN_EPS = (0.001, 0.01, 0.05)  # attacks from weak to strong
+_CURVE_POINTS = 22  # a line that looks smooth
+_CLIFF = (1.4, 1.55, 1.65, 1.75, 1.85, 1.9, 1.95, 2.0, 2.05, 2.1, 2.2, 2.4)  # where curves are steep
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "puma",
 }
-_TICKS = (0.5, 1, 2, 4, 8, 16, 32, 64)
-_KEEPS_OF_CROSSOVER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_TICKS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # of the logarithmic axis of alpha
+_KEEPS_OF_CROSSOVER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # points of its line
 
 
 def draw_study_figure(figure: StudyFigure, results: StudyResults, folder: Path) -> list[Path]:

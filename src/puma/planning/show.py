@@ -10,9 +10,9 @@ from puma.errors import tell_missing
 from puma.planning.plan import Plan, find_lost_classes
 from puma.pools import Origin, Pool
 
-_BAR = 30
-_BINS = 16
-_MOST_CLASSES = 25
+_BAR = 30  # characters
+_BINS = 16  # lines of a terminal
+_MOST_CLASSES = 25  # lines; more would scroll the rest away
 _NEAR, _SAFE = 2.0, 3.0  # in eps: pruning from 1.6 on took a quarter of the robustness, from 3.25 and 4.1 on none
 _BALANCE_SHIFT = 1.5  # a class whose share of the pool changes by more than this factor is worth a warning
 

@@ -19,7 +19,7 @@ from typing import IO, Literal
 from puma.errors import PumaError
 from puma.files import open_regular
 
-_BLOCK = 512
+_BLOCK = 512  # bytes of a tar's header, and what contents are padded to
 _LONGEST_NAME = 1 << 16  # bytes of a header that only names the next member; Linux allows 4096
 _LONGEST_PAX = 1 << 20  # bytes of extended attributes of one member
 _XZ_MEMORY = 1 << 28  # a dictionary of an .xz; its highest preset takes 65 MB

@@ -24,7 +24,7 @@ from puma.files import read_bytes
 from puma.pools.archives import ForwardReader, open_stream, read_tar_files
 from puma.pools.writer import Chunk, PoolPart
 
-_PIXELS = 3 * 32 * 32
+_PIXELS = 3 * 32 * 32  # of one CIFAR image
 
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 CIFAR100_CLASSES = (
@@ -44,7 +44,7 @@ _MOST_DEFLATED = 1032  # times smaller is the most that gzip can do
 _ROWS = 1 << 12  # of an idx file in one go
 _FILES = {"train": "train", "test": "t10k"}
 _TEST_SHARE = 5  # every fifth image of a class is a test image
-_SEED = 0
+_SEED = 0  # of the split of the digits, which never changes
 _LARGEST_CIFAR = 1 << 29  # bytes of all files together: they have 186 million; a hostile archive might have any
 
 

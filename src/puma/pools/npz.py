@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from puma.errors import PumaError
 from puma.pools.writer import Chunk, PoolPart, check_class_labels, check_pixels
 
-_CHUNK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 24  # of images in memory at a time
 _LARGEST_ROW = 1 << 28  # bytes of one image: more than the largest picture that is decoded
 _MOST_DEFLATED = 1032  # times smaller is the most that deflate can do
-_MOST_CLASSES = 1 << 20
+_MOST_CLASSES = 1 << 20  # without names: labels beyond are damage
 
 
 def read_npz(

@@ -16,9 +16,9 @@ from puma.errors import PumaError
 from puma.pools.archives import read_at
 
 PAGE = np.dtype([("size", "<u4"), ("start", "<u4"), ("length", "<u4")])  # unpacked size, and the value within it
-_PLAIN, _DICTIONARIES = 0, (2, 8)
+_PLAIN, _DICTIONARIES = 0, (2, 8)  # encodings of values
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3  # types of pages
-_LONGEST_HEADER = 1 << 16
+_LONGEST_HEADER = 1 << 16  # bytes: statistics may lengthen a header
 _LARGEST_PAGE = 1 << 30  # bytes unpacked; writers cut at a megabyte, or behind one large value
 _CODECS = {
     "UNCOMPRESSED": None,

@@ -23,7 +23,7 @@ from puma.progress import progress_bar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_CHUNK = 1024
+_CHUNK = 1024  # pictures decoded at a time
 
 
 class PictureFiles:

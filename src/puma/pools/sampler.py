@@ -15,7 +15,7 @@ from puma.errors import PumaError
 
 Positions = NDArray[np.int64]
 
-_ROUNDS = 6
+_ROUNDS = 6  # of the Feistel network: four make a good permutation, two are to spare
 _DRAWS, _PASSES = 0, 1  # kinds of randomness that must not repeat each other
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from puma.pools.superclasses import ClassMap
 
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json
-_MOST_CLASSES = 1 << 20
+_MOST_CLASSES = 1 << 20  # without names: labels beyond are damage
 _LABEL_KEYS = ("label", "cls", "class")  # in a .json, the first that is there
 _BUFFER = 1 << 16  # rows of the index that are written in one go
 _CHUNK = 512  # pictures that are decoded in one go

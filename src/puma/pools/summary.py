@@ -8,10 +8,10 @@ from puma.errors import PumaError, tell_missing
 from puma.pools.pool import Pool
 from puma.pools.store import Origin
 
-_MOST_CLASSES = 25
-_COLUMNS = 12
+_MOST_CLASSES = 25  # lines; more would scroll the rest away
+_COLUMNS = 12  # images of a class in the picture
 _CELL = 64  # pixels of the picture grid that one image takes
-_BAR = 30
+_BAR = 30  # characters
 
 
 def describe_pool(pool: Pool, name: str) -> str:

@@ -15,7 +15,7 @@ from puma.pools.writer import check_class_labels, fingerprint_content, spread_ro
 
 Array = Tensor | NDArray[Any] | Sequence[Any]
 OriginName = Literal["real", "generated"]
-_CHANNELS = (1, 3)
+_CHANNELS = (1, 3)  # grey and colour
 _CHUNK_BYTES = 1 << 26  # of floats that are turned into bytes in one go
 
 

@@ -24,7 +24,7 @@ from puma.progress import progress_bar
 
 FORMAT = "puma-pool-1"
 _HEADER = 128  # bytes reserved for an .npy header: room for any count
-_SAMPLED_IMAGES = 1024
+_SAMPLED_IMAGES = 1024  # of a fingerprint: read in a moment from any disk
 _ROWS = 1 << 20  # labels looked at in one go
 
 _OUR_FILES = {

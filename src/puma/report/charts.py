@@ -32,7 +32,7 @@ from puma.report.svg import (
     widen_range,
 )
 
-_MOST_POINTS = 300
+_MOST_POINTS = 300  # of a line: no more can be seen, and the page stays small
 _CELLS, _LEVELS = 32, 6  # of a heat map: as fine as the page shows, as many shades as can be told apart
 Numbers = NDArray[np.floating]
 Counts = NDArray[np.int64]

@@ -16,7 +16,7 @@ from puma.progress import progress_bar
 from puma.report.samples import SampleTable, read_rule
 from puma.report.svg import printable_text
 
-LEAST = 16
+LEAST = 16  # samples: fewer cannot hold one of each kind
 _SHARE = 8  # each group may take an eighth of what is shown
 
 
@@ -60,7 +60,7 @@ def select_samples(
     return GallerySelection(rows, {name: place[ids] for name, ids in members.items() if len(ids)})
 
 
-COLUMNS, PER_SHEET = 32, 512
+COLUMNS, PER_SHEET = 32, 512  # of the sheets that the images lie on
 EXACT, LARGEST = 32, 64  # pixels: up to EXACT pictures stay as they are, larger ones are scaled down to LARGEST
 GROUPS = {
     "lowest": ("Most negative margins", "Wrong by far{first}: look for wrong labels here first."),

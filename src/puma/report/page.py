@@ -30,7 +30,7 @@ from puma.report.samples import SampleTable, load_shown_samples
 from puma.report.scan import read_study
 from puma.report.svg import Markup, embed_json, join_markup, make_tag
 
-MAX_SAMPLES = 2000
+MAX_SAMPLES = 2000  # in the gallery: a page that is still mailed and opened at once
 _MOST_NOTES = 4  # more stand behind a fold
 _MARK = '<meta name="generator" content="puma report">'
 

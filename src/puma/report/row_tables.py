@@ -25,7 +25,7 @@ from puma.report.svg import Markup, join_markup, make_table, make_tag
 from puma.report.units import write_distance, write_radius
 from puma.training import config_to_dict
 
-MOST_CLASSES = 200
+MOST_CLASSES = 200  # lines of a table: more are not read
 MOST_PAIRS = 12  # confused classes: what a reader takes in beside the table of ten classes
 Column = tuple[str, dict[str, str]]  # a header, and a cell for every class
 

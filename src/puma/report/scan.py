@@ -15,8 +15,8 @@ from puma.report.rows import ReportStudy, join_studies
 from puma.tables import read_head
 from puma.training import RunFolder
 
-DEPTH = 4
-_MOST_FOLDERS = 20_000
+DEPTH = 4  # folders: deep enough for experiments in a folder of experiments, not for a disk
+_MOST_FOLDERS = 20_000  # a home folder given by mistake
 
 
 def read_study(paths: Sequence[Path]) -> ReportStudy:

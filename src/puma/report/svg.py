@@ -95,8 +95,8 @@ def _text(value: Value) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-WIDTH, HEIGHT = 400.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 24.0, 24.0, 44.0
+WIDTH, HEIGHT = 400.0, 270.0  # units of the drawing, which scales
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 24.0, 24.0, 44.0  # margins for ticks and labels
 _SIGN = 7.8  # no digit is wider, at the largest size of the style sheet
 COLOURS, SHAPES, DASHES = 7, 6, 4  # how many the style sheet and draw_mark() know
 

@@ -17,8 +17,8 @@ from puma.training.run import make_model
 from puma.training.run_folder import RunInputs
 from puma.training.step import TrainState, make_train_state, train_step
 
-_ENOUGH_SECONDS = 0.5
-_SLOW_SECONDS = 5.0
+_ENOUGH_SECONDS = 0.5  # long enough to be timed well
+_SLOW_SECONDS = 5.0  # nobody wants to wait for a second one
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _NEWTON_STEPS = 2  # the first shows which pixels are clipped, the second reckon
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
 # beyond these, rivals are ranked by their gaps alone
 _MOST_CLASSES = 256
-_LARGEST_JACOBIAN = 2**26
+_LARGEST_JACOBIAN = 2**26  # numbers of one sample: 256 MB in float32
 _FEW_CLASSES, _PROBES, _PROBES_OF_MANY = 32, 8, 2  # images that norms are averaged over; K gradients are taken of each
 _ROWS = 128  # gradients of logits in one pass
 
