@@ -90,12 +90,6 @@ def read_columns(path: str | Path, columns: Mapping[str, pa.DataType], what: str
     return values
 
 
-def read_whole(path: str | Path, what: str) -> pa.Table:
-    """Read a table as it is."""
-    with open_table(Path(path), what) as file:
-        return file.read()
-
-
 def _fits(found: pa.DataType, asked: pa.DataType) -> bool:
     """Tell whether a column of one type can be meant as another: numbers of any width, and one without any values."""
     numbers = all(pa.types.is_integer(kind) for kind in (found, asked)) or (

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from puma import PumaError
 from puma.cli import main
 from puma.files import lock
-from puma.training import TrainConfig, checkpoint, loop
+from puma.models import weights
+from puma.training import TrainConfig, loop
 from puma.training.batches import TrainBatch
 from puma.training.checkpoint import list_checkpoints
 from puma.training.run import resume_run, start_run
@@ -80,7 +81,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(
         real(tensors, path, metadata)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(weights, "save_file", full)
         with pytest.raises(PumaError, match="No space left on device; what was there before is kept"):
             start_run(config, [pool_folder], tmp_path / "run", show=False)
     assert not list((tmp_path / "run").rglob("*partial*"))

@@ -15,14 +15,13 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from puma.errors import PumaError, unknown_name
-from puma.files import Link, hash_file, hash_json, read_json, replace_atomically, write_json, write_links, write_text
+from puma.files import Link, hash_file, hash_json, read_json, write_json, write_links, write_text
 from puma.generation.edm import NoiseConfig
 from puma.generation.unet import UNet, UNetConfig
-from puma.models import EmaConfig, load_weights
+from puma.models import EmaConfig, load_weights, save_tensors
 from puma.tables import read_columns, write_table
 
 FORMAT = "puma-generator-1"
@@ -303,13 +302,6 @@ class GeneratorFolder:
     def save_model(self, net: UNet, step: int) -> None:
         """Write the averaged net."""
         save_tensors(self.model, net.state_dict(), {"step": str(step)})
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Write a safetensors file, whole or not at all."""
-    with replace_atomically(path) as partial:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial, metadata)
-    return path
 
 
 def make_net(config: GeneratorConfig, inputs: GeneratorInputs) -> UNet:

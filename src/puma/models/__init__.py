@@ -4,7 +4,7 @@ from puma.models.architectures import ARCHITECTURES, build, count_parameters, na
 from puma.models.ema import EmaConfig, copy_for_ema, update_ema
 from puma.models.prepare import BatchNormMode, fingerprint_model, frozen, prepare_model
 from puma.models.source import call_model_function, load_named_model, normalize_model
-from puma.models.weights import load_weights, read_state_dict
+from puma.models.weights import load_weights, read_state_dict, save_tensors
 
 __all__ = [
     "ARCHITECTURES",
@@ -22,5 +22,6 @@ __all__ = [
     "normalize_model",
     "prepare_model",
     "read_state_dict",
+    "save_tensors",
     "update_ema",
 ]

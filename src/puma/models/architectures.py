@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from puma.errors import PumaError, unknown_name
 
-CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)  # of the training images
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as everywhere
 
 
 class Normalize(nn.Module):
@@ -251,7 +251,7 @@ def _make_layer(channels_in: int, channels: int, stride: int) -> list[nn.Module]
     return [nn.Conv2d(channels_in, channels, 3, stride, 1, bias=bias), nn.BatchNorm2d(channels), nn.SiLU()]
 
 
-_GREY = ((0.5,), (0.5,))
+_GREY = ((0.5,), (0.5,))  # pixels to [-1, 1], whatever the images
 _CIFAR = (CIFAR10_MEAN, CIFAR10_STD)
 _IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 _SMALL_8PX = partial(SmallNet, strides=(1, 2, 1, 1))

@@ -1,4 +1,4 @@
-"""Read a user's weights, and the mean and std that belong to them; nothing in the file is ever executed."""
+"""Read weights, with the mean and std that belong to them, and write them; nothing in a file is ever executed."""
 
 import math
 import warnings
@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
+from puma.files import replace_atomically
 from puma.models.architectures import Normalize
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -194,3 +196,11 @@ def _check_same_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Ten
     found = [f"{kind}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" for kind, names in kinds if names]
     if found:
         raise PumaError(f"{path} does not fit this model ({'; '.join(found)}); check the architecture.")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
+    """Write a safetensors file so that a reader, or a power cut, sees the old file or the new one."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replace_atomically(path) as partial:
+        save_file(plain, partial, metadata)
+    return path

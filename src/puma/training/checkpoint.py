@@ -7,14 +7,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.files import replace_atomically
+from puma.models import save_tensors
 from puma.training.optimizer import momentum_buffers, restore_momentum
 
-KEPT = 2
+KEPT = 2  # should the newest be damaged, the one before it is there
 _PREFIX, _SUFFIX = "step-", ".safetensors"
 
 
@@ -27,13 +26,6 @@ class TrainProgress:
     scaler: dict[str, float] = field(default_factory=dict)
     online_threshold: float | None = None
     online_class_thresholds: tuple[float, ...] | None = None
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file so that a reader, or a power cut, sees the old file or the new one."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replace_atomically(path) as partial:
-        save_file(plain, partial, metadata or {})
 
 
 def save_checkpoint(
@@ -53,7 +45,7 @@ def save_checkpoint(
         **({} if losses is None else {"samples/losses": losses}),
     }
     path = folder / f"{_PREFIX}{progress.step:010d}{_SUFFIX}"
-    save_tensors(tensors, path, {"progress": json.dumps(asdict(progress))})
+    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress))})
     for old in list_checkpoints(folder)[KEPT:]:
         old.unlink()
     return path

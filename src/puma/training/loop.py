@@ -18,12 +18,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from puma.attacks import pgd
 from puma.errors import PumaError
+from puma.models import save_tensors
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import progress_bar
 from puma.scores import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
-from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint, save_tensors
+from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint
 from puma.training.config import AttackConfig, TrainConfig
 from puma.training.run_folder import SNAPSHOT, RunFolder
 from puma.training.step import OnlineSummary, StepResult, TrainState, average_buffers, train_step
@@ -161,7 +162,7 @@ def _record_held_out(
     _write_metrics(line, folder, state, scalars)
     if counts.robust / counts.samples > progress.best_robust:
         progress = replace(progress, best_robust=counts.robust / counts.samples)
-        save_tensors(state.average.state_dict(), folder.best, {"step": str(progress.step)})
+        save_tensors(folder.best, state.average.state_dict(), {"step": str(progress.step)})
     state.processes.barrier()
     return progress
 
@@ -189,9 +190,8 @@ def _keep_snapshot(state: TrainState, folder: RunFolder, step: int) -> None:
     average_buffers(state.average, state.processes)
     if state.processes.writes:
         folder.snapshots.mkdir(exist_ok=True)
-        save_tensors(
-            state.average.state_dict(), folder.snapshots / SNAPSHOT.format(f"{step:010d}"), {"step": str(step)}
-        )
+        place = folder.snapshots / SNAPSHOT.format(f"{step:010d}")
+        save_tensors(place, state.average.state_dict(), {"step": str(step)})
 
 
 def _save_final_model(state: TrainState, config: TrainConfig, folder: RunFolder) -> None:
@@ -200,7 +200,7 @@ def _save_final_model(state: TrainState, config: TrainConfig, folder: RunFolder)
         partial.write_bytes(folder.best.read_bytes())
         partial.replace(folder.model)
     else:
-        save_tensors(state.average.state_dict(), folder.model, {"step": str(config.steps)})
+        save_tensors(folder.model, state.average.state_dict(), {"step": str(config.steps)})
 
 
 def _write_metrics(line: dict[str, Any], folder: RunFolder, state: TrainState, scalars: "TensorBoardWriter") -> None:
