@@ -17,7 +17,7 @@ from puma.report.samples import name_margin_model, read_made_from
 from puma.report.svg import Markup, join_markup, make_table, make_tag
 from puma.report.units import USUAL_EPS, write_distance, write_radius
 
-_MOST_DIFFERENT = 10
+_MOST_DIFFERENT = 10  # samples shown: a look, not a list
 _MOST_FILES = 6  # margin files that are compared, each with each: fifteen pairs
 
 
