@@ -2,7 +2,7 @@
 
 from puma.models.architectures import ARCHITECTURES, build, count_parameters, name_architecture
 from puma.models.ema import EmaConfig, copy_for_ema, update_ema
-from puma.models.prepare import BatchNormMode, fingerprint_model, frozen, prepare_model
+from puma.models.prepare import BatchNormMode, fingerprint_model, fold_batchnorm, frozen, prepare_model
 from puma.models.source import call_model_function, load_named_model, normalize_model
 from puma.models.weights import load_weights, read_state_dict, save_tensors
 
@@ -15,6 +15,7 @@ __all__ = [
     "copy_for_ema",
     "count_parameters",
     "fingerprint_model",
+    "fold_batchnorm",
     "frozen",
     "load_named_model",
     "load_weights",

@@ -161,19 +161,23 @@ class ComputeConfig:
 
     Attributes:
         device: such as cpu or cuda; under torchrun each process takes its own GPU.
-        precision: of the passes through the model; bf16 and fp16 use autocast.
+        precision: of the passes through the model; bf16 and fp16 use autocast. ``auto`` takes bf16 where the device
+            computes in it and a short trial is faster, else fp32, and writes down which.
         channels_last: keep images and weights in channels-last memory.
         compile: run the model through torch.compile.
         accumulate: split each batch into so many parts and add up their gradients.
         sync_batchnorm: share BN statistics between processes; on GPUs only.
+        fold_batchnorm: attack a copy of the model whose BN layers are folded into the convolutions before them; needs
+            attack.batchnorm eval. Faster, and other numbers by rounding.
     """
 
     device: str = "cpu"
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     channels_last: bool = True
     compile: bool = False
     accumulate: int = 1
     sync_batchnorm: bool = False
+    fold_batchnorm: bool = False
 
 
 @dataclass(frozen=True)
@@ -309,6 +313,8 @@ def check_train_config(config: TrainConfig) -> None:
         "augment.padding must not be negative": config.augment.padding >= 0,
         "compute.accumulate must be positive and divide batch_size": compute.accumulate > 0
         and config.batch_size % compute.accumulate == 0,
+        "compute.fold_batchnorm needs attack.batchnorm eval and no compute.compile": not compute.fold_batchnorm
+        or (attack.batchnorm == "eval" and not compute.compile),
         "compute.sync_batchnorm needs a GPU": not compute.sync_batchnorm or compute.device.startswith("cuda"),
     }
     broken = [rule for rule, holds in rules.items() if not holds]

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from puma.attacks import check_radius, find_norm, per_sample, run_pgd, to_tensors
 from puma.errors import PumaError
-from puma.models import BatchNormMode
+from puma.models import BatchNormMode, fold_batchnorm, frozen
 from puma.training.batches import TrainBatch
 from puma.training.config import AttackConfig, TrainConfig
 
@@ -42,6 +42,7 @@ class InnerAttack:
     generator: Generator | None = None
     start: Tensor | None = None
     active_set: bool = False
+    fold: bool = False
 
     def perturb(
         self,
@@ -52,8 +53,9 @@ class InnerAttack:
         clean_logits: Tensor | None = None,
     ) -> Tensor:
         """Attack the images, or help those of negative strength; the model is left as it was."""
+        attacked = unwrap_ddp(model)
         return run_pgd(
-            unwrap_ddp(model),
+            fold_for_attack(attacked) if self.fold else attacked,
             images,
             labels,
             strength,
@@ -85,6 +87,7 @@ def make_inner_attack(images: Tensor, strength: Tensor, batch: TrainBatch, confi
         norm=settings.norm,
         batchnorm=settings.batchnorm,
         active_set=settings.budget,
+        fold=config.compute.fold_batchnorm,
         start=draw_attack_start(
             images, strength, settings.norm, batch.whole, batch.rows, seed=config.seed, step=batch.step
         ),
@@ -102,6 +105,17 @@ def draw_attack_start(
     if len(rows) < batch_size:
         noise = noise[torch.from_numpy(rows).to(noise.device)]
     return (images + noise * per_sample(strength.abs(), images)).clamp_(0, 1)
+
+
+def fold_for_attack(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in which BN layers are folded into the convolutions before them, for one attack."""
+    with frozen(model):
+        try:
+            return fold_batchnorm(model)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # what torch.fx raises
+            raise PumaError(
+                f"compute.fold_batchnorm: the model cannot be traced ({str(error).splitlines()[0]}); leave it out."
+            ) from error
 
 
 def unwrap_ddp(model: nn.Module) -> nn.Module:

@@ -31,6 +31,7 @@ from puma.training.batches import (
 from puma.training.checkpoint import TrainProgress, list_checkpoints, load_newest
 from puma.training.config import TrainConfig, check_train_config, list_differences, override_config
 from puma.training.loop import run_steps
+from puma.training.precision import choose_precision
 from puma.training.recipes import find_recipe
 from puma.training.run_folder import IN_MEMORY, RunFolder, RunInputs, find_init, load_init, load_model, make_net
 from puma.training.step import TrainState, make_train_state
@@ -343,6 +344,7 @@ def _train_locked(
     config: TrainConfig, samples: TrainSamples, source: BatchSource, state: TrainState, folder: RunFolder, *, show: bool
 ) -> Path:
     processes = state.processes
+    config = settle_precision(config, folder, samples, state)
     progress = _restore_state(state, folder)
     if processes.writes:
         tell_user(describe_batch(source.sampler))
@@ -356,6 +358,22 @@ def _train_locked(
     processes.barrier()
     run_steps(state, source, samples.held_out, config, folder, progress, show=show)
     return folder.path
+
+
+def settle_precision(config: TrainConfig, folder: RunFolder, samples: TrainSamples, state: TrainState) -> TrainConfig:
+    """Return the configuration with the precision that ``auto`` stands for, chosen once and written down."""
+    if config.compute.precision != "auto":
+        return config
+    precision = folder.read_precision()
+    state.processes.barrier()  # nobody writes it before all have looked
+    if precision is None:
+        with torch.random.fork_rng():
+            choice = choose_precision(state.model, config, samples.train, state.processes)
+        precision = choice.precision
+        if state.processes.writes:
+            folder.write_precision(choice.to_dict())
+            tell_user(choice.describe())
+    return replace(config, compute=replace(config.compute, precision=precision))
 
 
 def _restore_state(state: TrainState, folder: RunFolder) -> TrainProgress:

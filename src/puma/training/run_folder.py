@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -102,6 +102,11 @@ class RunFolder:
         return sorted(self.snapshots.glob(f"{SNAPSHOT.format('*')}"))
 
     @property
+    def precision(self) -> Path:
+        """What ``compute.precision auto`` chose."""
+        return self.path / "precision.json"
+
+    @property
     def plan(self) -> Path:
         """The plan, where it was not given as a file."""
         return self.path / "plan.parquet"
@@ -183,6 +188,19 @@ class RunFolder:
         if not self.has_config:
             raise PumaError(f"{self.path} is not a run of puma train: it has no config.json.")
         return read_json(self.config, "a run's config.json")
+
+    def write_precision(self, choice: Mapping[str, Any]) -> None:
+        """Write down what ``compute.precision auto`` chose, so that a resumed run computes as it began."""
+        write_json(self.precision, dict(choice))
+
+    def read_precision(self) -> Literal["fp32", "bf16"] | None:
+        """Return what ``compute.precision auto`` chose; None before it did."""
+        if not self.precision.is_file():
+            return None
+        chosen = read_json(self.precision, "a run's precision.json").get("precision")
+        if chosen not in ("fp32", "bf16"):
+            raise PumaError(f"{self.precision} is damaged: it names precision {chosen!r}; delete it to choose again.")
+        return "bf16" if chosen == "bf16" else "fp32"
 
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
