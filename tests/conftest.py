@@ -17,6 +17,12 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 torch.set_num_threads(1)  # tests run side by side
 
 
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what tests trust out of the user's home."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     if not SHARED_DATA.is_dir():

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from puma.errors import PumaError
-from puma.files import hash_file, hash_json, lock, open_regular, read_json, replace_atomically, write_json, write_text
+from puma.files import (
+    hash_file,
+    hash_json,
+    lock,
+    open_regular,
+    read_json,
+    replace_atomically,
+    write_checked_json,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
@@ -71,3 +81,13 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
         pass
     with lock(tmp_path / "x"):
         pass
+
+
+def test_a_checked_object_that_was_changed_is_told(tmp_path: Path) -> None:
+    path = write_checked_json(tmp_path / "a.json", {"one": 1, "two": (0.1, None)})
+    assert read_json(path, "an object") == {"one": 1, "two": [0.1, None]}
+    path.write_text(path.read_text().replace("0.1", "0.2"))
+    with pytest.raises(PumaError, match="it has changed since it was written; if that was meant, remove 'sha256'"):
+        read_json(path, "an object")
+    path.write_text('{"one": 2}')
+    assert read_json(path, "an object") == {"one": 2}

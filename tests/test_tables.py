@@ -75,3 +75,26 @@ def test_room_is_made_for_the_rows_that_come(tmp_path: Path) -> None:
     values = read_columns(path, COLUMNS, "scores")
     assert values["sample_id"].shape == (3_000_000,)
     assert np.array_equal(values["score"][1_500_000:], make_table(1_500_000)["score"].to_numpy())
+
+
+def test_a_changed_footer_or_column_is_told(tmp_path: Path) -> None:
+    """Page checksums cover neither the footer nor which column a page belongs to."""
+    kinds: dict[str, pa.DataType] = {"one": pa.int32(), "two": pa.int32(), "name": pa.string()}
+    schema = pa.schema(kinds)
+    table = pa.table({"one": [1, 2, 3], "two": [4, 5, 6], "name": ["a", "b", "c"]}, schema=schema)
+    path = write_table(tmp_path / "t.parquet", schema, [table, table], {"made_from": "eps 0.1"})
+    assert read_head(path, "a table").rows == 6
+    whole = path.read_bytes()
+    with pq.ParquetFile(path) as file:
+        sums = (file.metadata.metadata or {})[b"puma-sums"]
+    other = schema.with_metadata({b"puma": b'{"made_from": "eps 0.2"}', b"puma-sums": sums})
+    pq.write_table(pa.concat_tables([table, table]).cast(other), path)
+    with pytest.raises(PumaError, match="its footer has changed since it was written"):
+        read_head(path, "a table")
+    columns = {"one": pa.int32(), "two": pa.int32()}
+    swapped = whole.replace(b"\x03one", b"\x03owt").replace(b"\x03two", b"\x03one").replace(b"\x03owt", b"\x03two")
+    path.write_bytes(swapped)
+    with pytest.raises(PumaError, match="damaged"):
+        read_columns(path, columns, "a table")
+    path.write_bytes(whole)
+    assert read_columns(path, columns, "a table")["two"].tolist() == [4, 5, 6, 4, 5, 6]

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 
 from puma.errors import PumaError
 
+CHECKSUM = "sha256"  # the key of a JSON object's own hash
 _LARGEST_JSON = 256 << 20  # a larger one is not ours: ten thousand classes with their counts take 1 MB
 _HOST = hashlib.sha256(os.uname().nodename.encode() if hasattr(os, "uname") else b"").hexdigest()[:8]
 
@@ -108,6 +109,12 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def write_checked_json(path: str | Path, value: Mapping[str, Any]) -> Path:
+    """Write a JSON object with its own SHA-256 in it: ``read_json`` refuses it once it has changed."""
+    plain = json.loads(json.dumps(value))
+    return write_json(path, {**plain, CHECKSUM: hash_json(plain)})
+
+
 def open_regular(path: str | Path, what: str = "a file") -> BufferedReader:
     """Open a regular file for reading; anything else (a pipe would block for ever, a device never end) raises."""
     try:
@@ -132,8 +139,17 @@ def read_bytes(path: str | Path, what: str, largest: int = _LARGEST_JSON) -> byt
 
 
 def read_json(path: str | Path, what: str) -> dict[str, Any]:
-    """Read a JSON object; ``what`` names it in errors, such as "a run's config.json"."""
-    return parse_json(read_bytes(path, what), str(path), what)
+    """Read a JSON object; ``what`` names it in errors, such as "a run's config.json".
+
+    The SHA-256 that ``write_checked_json`` put into it is verified and left out.
+    """
+    value = parse_json(read_bytes(path, what), str(path), what)
+    written = value.pop(CHECKSUM, None)
+    if written is not None and written != hash_json(value):
+        raise PumaError(
+            f"{path} is damaged: it has changed since it was written; if that was meant, remove {CHECKSUM!r} from it."
+        )
+    return value
 
 
 def parse_json(text: bytes | str, source: str, what: str) -> dict[str, Any]:
@@ -195,7 +211,7 @@ def _take_lock(file: IO[str], *, wait: bool) -> bool:
     return True
 
 
-LinkKind = Literal["pool", "model", "margins", "scores", "plan", "run", "metrics", "generator", "weights"]
+LinkKind = Literal["pool", "model", "margins", "scores", "plan", "run", "metrics", "generator", "weights", "code"]
 LINKS_KEY = "links"
 UNKNOWN_HASH = ""  # the hash of a link that a file of an older version does not tell
 

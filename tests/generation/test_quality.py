@@ -63,7 +63,7 @@ def test_selections_by_hand() -> None:
 
 
 def test_filter_drops_counts_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "load_model", lambda *_: make_judge())
+    monkeypatch.setattr(selection, "load_model", lambda *_, **__: make_judge())
     source = write_levels(tmp_path / "a", [0, 20, 40, 200, 255, 250], [0, 0, 0, 0, 1, 1])
     lines = filter_pool(source, tmp_path / "out", SelectionConfig(agree_with="judge", sure="judge", share=0.5))
     assert [line.partition(":")[0] for line in lines] == ["1 of 6 images dropped", "2 of 5 images dropped"]

@@ -11,6 +11,7 @@ from conftest import MakePool
 from puma.attacks import pgd
 from puma.errors import PumaError
 from puma.models import build, load_weights
+from puma.models.weights import save_tensors
 from puma.pools import Pool, to_unit
 from puma.training import load_model
 
@@ -213,3 +214,13 @@ def test_mean_and_std_that_cannot_be_used_are_an_error(tmp_path: Path) -> None:
     torch.save({1: torch.zeros(2)}, tmp_path / "odd.pt")
     with pytest.raises(PumaError, match="does not hold a state dict"):
         load_model(own_net(), weights=tmp_path / "odd.pt")
+
+
+def test_a_flipped_bit_in_our_own_weights_is_told(tmp_path: Path) -> None:
+    path = save_tensors(tmp_path / "model.safetensors", small(1).state_dict(), {"step": "3"})
+    assert same(load_weights(small(2), path), small(1))
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(PumaError, match="its tensors have changed since they were written"):
+        load_weights(small(2), path)

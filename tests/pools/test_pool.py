@@ -130,6 +130,10 @@ def test_a_damaged_pool_does_not_open(make_pool: MakePool, tmp_path: Path) -> No
     with pytest.raises(PumaError, match=r"should hold int32 \(50,\), it holds float64"):
         Pool.open(path)
     described = json.loads((path / "pool.json").read_text())
+    (path / "pool.json").write_text(json.dumps(described | {"count": 49}))
+    with pytest.raises(PumaError, match="has changed since it was written"):
+        Pool.open(path)
+    del described["sha256"]
     (path / "pool.json").write_text(json.dumps(described | {"format": "puma-pool-9"}))
     with pytest.raises(PumaError, match="has format 'puma-pool-9'"):
         Pool.open(path)

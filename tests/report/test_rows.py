@@ -37,6 +37,7 @@ def test_files_without_samples_and_with_other_types(make_pool: MakePool, tmp_pat
     run = path.parent / "PUMA-0" / "config.json"
     described = json.loads(run.read_text())
     described["inputs"]["plan"] = ["a"]
+    del described["sha256"]
     run.write_text(json.dumps(described))
     with pytest.raises(PumaError, match="plan and pool_fingerprint must be text"):
         write_report([path], tmp_path / "r.html")

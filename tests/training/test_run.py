@@ -103,11 +103,11 @@ def test_resume_is_bit_identical_at_every_step(
 KILL = """
 import os, signal, sys
 from safetensors import torch as st
-import puma.training.checkpoint as checkpoint
+import puma.models.weights as weights
 import puma.training.loop as loop
 from puma.cli import main
 where, step = sys.argv[1], int(sys.argv[2])
-real_step, real_save = loop.train_step, checkpoint.save_file
+real_step, real_save = loop.train_step, weights.save_file
 
 def train_step(state, batch, config):
     result = real_step(state, batch, config)
@@ -121,7 +121,7 @@ def save_file(tensors, path, metadata):
         os.truncate(path, os.path.getsize(path) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-loop.train_step, checkpoint.save_file = train_step, save_file
+loop.train_step, weights.save_file = train_step, save_file
 main(sys.argv[3:])
 """
 

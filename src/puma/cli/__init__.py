@@ -3,6 +3,7 @@
 Only the module of the verb that was asked for is imported, so help and errors come at once.
 """
 
+import contextvars
 import difflib
 import importlib
 import os
@@ -128,7 +129,7 @@ def call_verb(words: list[str]) -> None:
         from puma.cli.flags import parse_flags
 
     rest = words[len(verb.split()) :]
-    parse_flags(load_verb(verb, rest), verb, rest)()
+    contextvars.copy_context().run(parse_flags(load_verb(verb, rest), verb, rest))  # what a verb trusts ends with it
 
 
 def find_verb(words: list[str]) -> str | None:

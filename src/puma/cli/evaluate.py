@@ -50,6 +50,7 @@ def evaluate_model(
     batch_size: int = 256,
     device: str = "cpu",
     seed: int = 0,
+    trust_code: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Evaluate a run or any model; writes metrics.json and curve.png. Cut short, the same command goes on.
@@ -72,6 +73,7 @@ def evaluate_model(
         batch_size: images at a time.
         device: such as cpu or cuda.
         seed: of the attacks.
+        trust_code: import the code that a run names as its model; see docs/security.md.
         dry_run: say what would be done and how many passes it takes; attack nothing.
     """
     images = Pool.open(pool)
@@ -97,6 +99,7 @@ def evaluate_model(
         mean=mean or None,
         std=std or None,
         image_shape=images.image_shape,
+        trust_code=trust_code,
     )
     network = network.to(place)
     key = identify_evaluation(network, images, radius, config)

@@ -92,6 +92,7 @@ def sample_images(
     npz: Path | None = None,
     device: str = "cpu",
     force: bool = False,
+    trust_code: bool = False,
     settings: Annotated[SampleConfig, arg(name="")] = SampleConfig(),  # noqa: B008
 ) -> None:
     """Sample images into a pool of origin generated; an interrupted call is taken up by the same command.
@@ -103,9 +104,12 @@ def sample_images(
         npz: also write the images as an .npz with image and label, as the public files are.
         device: such as cpu or cuda; under torchrun each process takes its own GPU and its share of the images.
         force: replace an existing pool.
+        trust_code: import the code that the run of --guide names as its model; see docs/security.md.
     """
     from puma.generation import sample_pool
+    from puma.models import trust_code_from_now_on
 
+    trust_code_from_now_on(trust_code)
     sample_pool(generator, count, out, settings, device=device, npz=npz, force=force)
     if os.environ.get("RANK", "0") == "0":
         print(f"pool: {out} ({count:,} images)")
@@ -146,6 +150,7 @@ def filter_images(
     *,
     out: Path,
     force: bool = False,
+    trust_code: bool = False,
     settings: Annotated[SelectionConfig, arg(name="")] = SelectionConfig(),  # noqa: B008
 ) -> None:
     """Keep some images of a pool as a pool of its own, and say how many each step dropped.
@@ -154,9 +159,12 @@ def filter_images(
         source: the pool, for instance one of generated images.
         out: folder of the new pool.
         force: replace an existing pool.
+        trust_code: import the code that a run names as its model; see docs/security.md.
     """
     from puma.generation import filter_pool
+    from puma.models import trust_code_from_now_on
 
+    trust_code_from_now_on(trust_code)
     for line in filter_pool(source, out, settings, force=force):
         print(line)
     print(f"pool: {out}")

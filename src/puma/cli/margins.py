@@ -39,6 +39,7 @@ def write_margins(
     device: str = "cpu",
     autocast: Literal["none", "bfloat16", "float16"] = "none",
     compiled: bool = False,
+    trust_code: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Measure the signed distance of every sample of a pool to the decision boundary of a model.
@@ -72,6 +73,7 @@ def write_margins(
         device: cpu, cuda or cuda:1; under torchrun, cuda means one device per rank.
         autocast: precision of the search; verdicts are always in fp32.
         compiled: search with a torch.compile'd copy of the model.
+        trust_code: import the code that a run names as its model; see docs/security.md.
         dry_run: check everything, measure a few samples, print the settings and the cost; write nothing.
     """
     import torch
@@ -90,6 +92,7 @@ def write_margins(
         mean=mean or None,
         std=std or None,
         image_shape=opened.image_shape,
+        trust_code=trust_code,
     )
     local = os.environ.get("LOCAL_RANK")
     loaded = loaded.to(resolve_device(device, int(local) if local else None))

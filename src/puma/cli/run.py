@@ -29,6 +29,7 @@ from puma.experiments import (
     run_perceptron_figure,
     use_margin_model,
 )
+from puma.models import trust_code_from_now_on
 
 
 def run_experiments(
@@ -58,6 +59,7 @@ def run_experiments(
     attacks: tuple[AttackName, ...] = (),
     autoattack_samples: int | None = None,
     device: str | None = None,
+    trust_code: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Run experiments (puma list names them): train, measure and evaluate every row, beside the paper's numbers.
@@ -94,6 +96,7 @@ def run_experiments(
         attacks: evaluate under these too.
         autoattack_samples: evaluate AutoAttack as well, on so many test images; 0 leaves it out.
         device: such as cpu or cuda.
+        trust_code: import the code that the run of --margin-model names as its model; see docs/security.md.
         dry_run: say what would be done and what it costs; do nothing.
     """
     if not names:
@@ -102,6 +105,7 @@ def run_experiments(
         raise PumaError(f"--processes must be at least 1, got {processes}.")
     if seeds is not None and seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
+    trust_code_from_now_on(trust_code)
     chosen = [find_experiment(name) for name in names]
     outside = _choose_margin_model(margin_model, margin_weights)
     if outside is not None:

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import find_value
 from puma.errors import PumaError
+from puma.models import trust_code as trusting
 from puma.training import RunFolder, TrainConfig, check_train_config, config_to_dict, find_recipe
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
         recipe: str = DEFAULT_RECIPE,
         plan: Path | None = None,
         resume: Path | None = None,
+        trust_code: bool = False,
         dry_run: bool = False,
         settings: Annotated[TrainConfig, arg(name="")] = begun,
     ) -> None:
@@ -44,13 +46,15 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
             recipe: the settings to begin with (puma list shows them); every one can be changed below.
             plan: plan.parquet made for these pools: which samples to keep, how strongly to attack each.
             resume: folder of a run to take up where its last checkpoint left it; nothing else has to be given.
+            trust_code: import the code that the run to resume names as its model; see docs/security.md.
             dry_run: print the settings and what training would cost; train nothing.
         """
         del recipe  # it has chosen the defaults of the settings
         if resume is not None and dry_run:
             raise PumaError("--dry-run does not go with --resume; leave one of them out.")
         if resume is not None:
-            _take_up(resume, settings, pools, out, plan)
+            with trusting(trust_code):
+                _take_up(resume, settings, pools, out, plan)
         elif dry_run:
             _print_dry_run(settings, pools, plan)
         elif out is None:
@@ -111,6 +115,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         out: Path,
         rounds: int = 2,
         first: Path | None = None,
+        trust_code: bool = False,
         prune_easy: float = 0.2,
         gap: float = 0.0,
         method: str = "deepfool",
@@ -127,6 +132,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
             out: folder for everything.
             rounds: how often margins are measured and a model trained with them.
             first: a run of puma train to take as the first margin model, instead of training run-0.
+            trust_code: import the code that --first names as its model; see docs/security.md.
             prune_easy: share of the easiest samples to drop.
             gap: subtracted from the margin.
             method: how margins are measured.
@@ -141,7 +147,9 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         find_method(method)
         run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
-            margins = _measure_or_find(run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm)
+            margins = _measure_or_find(
+                run, pool, out / f"margins-{turn}.parquet", method, settings.attack.norm, trust_code and run == first
+            )
             margin = open_scores(margins, "margin")
             made = build_plan(pool, pruning, strength, margin=margin, drop_failed=True)
             print(f"round {turn}: {describe_plan(made).splitlines()[0]}")
@@ -165,11 +173,11 @@ def _save_or_find(plan: "Plan", path: Path) -> Path:
     return path
 
 
-def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str) -> Path:
+def _measure_or_find(run: Path, pool: "Pool", out: Path, method: str, norm: str, trust_code: bool = False) -> Path:
     """Measure with the model of a run, or go on, or find it done; margins of another model raise."""
     from puma.margins import measure_pool
     from puma.training import load_model
 
-    model = load_model(str(run), pool.num_classes, image_shape=pool.image_shape)
+    model = load_model(str(run), pool.num_classes, image_shape=pool.image_shape, trust_code=trust_code)
     measure_pool(model, pool, out, method=method, norm=norm, progress=True, model_path=str(run))
     return out

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from puma.errors import PumaError
-from puma.files import read_json, write_json
+from puma.files import read_json, write_checked_json
 
 EVALUATION_FILE = "metrics.json"
 _VERSIONS = ("puma", "torch", "python")
@@ -118,7 +118,7 @@ def write_evaluation(folder: Path, metrics: EvaluationMetrics) -> Path:
                 classes={**earlier.classes, **metrics.classes},
                 more={**earlier.more, **metrics.more},
             )
-    return write_json(folder / EVALUATION_FILE, metrics.to_json())
+    return write_checked_json(folder / EVALUATION_FILE, metrics.to_json())
 
 
 def choose_evaluation_folder(folder: Path, key: str, *, strict: bool = False) -> Path:

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from puma.attacks import check_batch, check_labels_fit, run_pgd
 from puma.errors import PumaError, tell_missing
-from puma.files import read_json, write_json
+from puma.files import read_json, write_checked_json
 from puma.models import frozen
 from puma.pools import Pool, to_unit
 from puma.progress import progress_bar
@@ -175,7 +175,7 @@ class ResumeFile:
         letters = "".join("1" if flag else "0" for flag in flags.tolist())
         self.entries[name] = {"flags": letters, "done": done}
         if self.path is not None:
-            write_json(self.path, {"key": self.key, "entries": self.entries})
+            write_checked_json(self.path, {"key": self.key, "entries": self.entries})
 
 
 def choose_rows(pool: Pool, max_samples: int, *, first: bool = False) -> NDArray[np.int64]:

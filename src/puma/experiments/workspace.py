@@ -29,7 +29,7 @@ from puma.experiments.spec import (
 )
 from puma.files import Link, hash_file, hash_json, lock, read_json, write_json
 from puma.margins import measure_pool, warn_of_model
-from puma.models import fingerprint_model
+from puma.models import fingerprint_model, remember_code
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
 from puma.pools import Origin, Pool, open_pools
 from puma.processes import resolve_device
@@ -158,6 +158,9 @@ class Workspace:
             if not out.is_file() and self.processes > 1:
                 words = [*map(str, pools), "--model", by.source, "--method", method, "--norm", norm, "--out", str(out)]
                 words += ["--weights", by.weights] if by.weights else []
+                if Path(by.source).is_dir():
+                    RunFolder(Path(by.source)).check_code()
+                    words.append("--trust-code")
                 self._run_processes("margins", *words, "--device", self._device, held=held)
             elif not out.is_file():
                 model = self._load_model(by, pool)
@@ -262,7 +265,9 @@ class Workspace:
     ) -> None:
         create_run(config, pools, out, plan=plan)
         if not RunFolder(out).model.is_file():
-            self._run_processes("train", "--resume", str(out), held=held)
+            remember_code(config.model)
+            RunFolder(out).check_code()
+            self._run_processes("train", "--resume", str(out), "--trust-code", held=held)
 
     def _run_processes(self, verb: str, *words: str, held: int) -> None:
         """Run a verb of the command line in several processes; they hold the lock, should this process be killed."""

@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from puma.errors import PumaError, unknown_name
-from puma.files import Link, hash_file, hash_json, read_json, write_json, write_links, write_text
+from puma.files import Link, hash_file, hash_json, read_json, write_checked_json, write_links, write_text
 from puma.generation.edm import NoiseConfig
 from puma.generation.unet import UNet, UNetConfig
-from puma.models import EmaConfig, load_weights, save_tensors
+from puma.models import EmaConfig, load_weights, read_tensors, save_tensors
 from puma.tables import read_columns, write_table
 
 FORMAT = "puma-generator-1"
@@ -227,7 +226,7 @@ class GeneratorFolder:
             resume = f"continue it with: puma generate train --resume {self.path}"
             raise PumaError(f"{self.path} is not empty; {resume if self.has_config else 'choose another --out'}.")
         described = {"format": FORMAT, "inputs": asdict(inputs), "config": asdict(config)}
-        write_json(self.path / "config.json", {**described, "links": write_links(inputs.links)})
+        write_checked_json(self.path / "config.json", {**described, "links": write_links(inputs.links)})
 
     def read(self) -> tuple[GeneratorConfig, GeneratorInputs]:
         """Return what the training was begun with."""
@@ -290,10 +289,9 @@ class GeneratorFolder:
         found = self.list_checkpoints()
         for path in found:
             try:
-                with safe_open(path, "pt") as file:
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                    return int((file.metadata() or {})["step"]), tensors
-            except (SafetensorError, KeyError, ValueError, OSError):
+                tensors, metadata = read_tensors(path)
+                return int(metadata["step"]), tensors
+            except (KeyError, ValueError, OSError):  # a PumaError is a ValueError
                 continue
         if found:
             raise PumaError(f"none of the {len(found)} checkpoints in {self.path} can be read; start again.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from puma.attacks import find_norm
 from puma.errors import Interrupted, PumaError, tell_missing
-from puma.files import Link, lock, read_json, replace_atomically, write_json, write_links
+from puma.files import Link, lock, read_json, replace_atomically, write_checked_json, write_links
 from puma.generation.edm import SolverConfig, denoise, list_levels, solve_heun
 from puma.generation.generator_folder import Generator, GeneratorFolder, derive_seed, load_generator
 from puma.generation.guidance import Guide, check_guide
@@ -223,7 +223,7 @@ def _open_parts(parts: Path, described: dict[str, Any]) -> None:
                 f"{parts} holds images that were begun with another {changed}; delete it, or give another --out."
             )
         return
-    write_json(place, described)
+    write_checked_json(place, described)
 
 
 def read_json_form(value: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from puma.models.architectures import ARCHITECTURES, build, count_parameters, na
 from puma.models.ema import EmaConfig, copy_for_ema, update_ema
 from puma.models.prepare import BatchNormMode, fingerprint_model, fold_batchnorm, frozen, prepare_model
 from puma.models.source import call_model_function, load_named_model, normalize_model
-from puma.models.weights import load_weights, read_state_dict, save_tensors
+from puma.models.trust import check_code, find_code, remember_code, trust_code, trust_code_from_now_on
+from puma.models.weights import load_weights, read_state_dict, read_tensors, save_tensors
 
 __all__ = [
     "ARCHITECTURES",
@@ -12,8 +13,10 @@ __all__ = [
     "EmaConfig",
     "build",
     "call_model_function",
+    "check_code",
     "copy_for_ema",
     "count_parameters",
+    "find_code",
     "fingerprint_model",
     "fold_batchnorm",
     "frozen",
@@ -23,6 +26,10 @@ __all__ = [
     "normalize_model",
     "prepare_model",
     "read_state_dict",
+    "read_tensors",
+    "remember_code",
     "save_tensors",
+    "trust_code",
+    "trust_code_from_now_on",
     "update_ema",
 ]

@@ -11,6 +11,7 @@ from torch import nn
 
 from puma.errors import PumaError
 from puma.models.architectures import build
+from puma.models.trust import remember_code
 from puma.models.weights import apply_statistics, load_weights
 
 
@@ -68,6 +69,7 @@ def call_model_function(source: str) -> nn.Module:
         model = function()
     except Exception as error:  # somebody else's code can raise anything
         raise PumaError(f"{source} raised {type(error).__name__}: {error}.") from error
+    remember_code(source)
     if not isinstance(model, nn.Module):
         raise PumaError(f"{source} must return a torch.nn.Module, it returned {type(model).__name__}.")
     return model

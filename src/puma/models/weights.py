@@ -1,5 +1,7 @@
 """Read weights, with the mean and std that belong to them, and write them; nothing in a file is ever executed."""
 
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.files import replace_atomically
+from puma.files import CHECKSUM, replace_atomically
 from puma.models.architectures import Normalize
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -131,6 +133,38 @@ def _agree(one: Sequence[float], two: Sequence[float]) -> bool:
     return len(one) == len(two) and all(abs(a - b) <= 1e-4 for a, b in zip(one, two, strict=True))
 
 
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:
+    """Write a safetensors file, whole or not at all, with a hash of its tensors and metadata in the latter."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    described = dict(metadata or {})
+    with replace_atomically(path) as partial:
+        save_file(plain, partial, {**described, CHECKSUM: hash_tensors(plain, described)})
+    return path
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file; where it has a hash of them, that is verified."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
+        raise PumaError(f"{path} is not a whole safetensors file ({error}).") from error
+    written = metadata.pop(CHECKSUM, None)
+    if written is not None and written != hash_tensors(tensors, metadata):
+        raise PumaError(f"{path} is damaged: its tensors have changed since they were written.")
+    return tensors, metadata
+
+
+def hash_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Return a hash of names, types, shapes and values of tensors on the CPU, and of metadata."""
+    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
 def read_state_dict(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """Return the tensors by name and the file's metadata."""
     if not path.is_file():
@@ -138,12 +172,7 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     metadata: Mapping[str, str] = {}
     tensors: Any
     if path.suffix == ".safetensors":
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise PumaError(f"{path} is not a whole safetensors file ({error}).") from error
+        tensors, metadata = read_tensors(path)
     else:
         try:
             with warnings.catch_warnings():
@@ -196,11 +225,3 @@ def _check_same_shapes(weights: Mapping[str, Tensor], expected: Mapping[str, Ten
     found = [f"{kind}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" for kind, names in kinds if names]
     if found:
         raise PumaError(f"{path} does not fit this model ({'; '.join(found)}); check the architecture.")
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Write a safetensors file so that a reader, or a power cut, sees the old file or the new one."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replace_atomically(path) as partial:
-        save_file(plain, partial, metadata)
-    return path

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -107,8 +108,9 @@ class ResultCache:
             for line in path.read_bytes().splitlines():
                 try:
                     entry = json.loads(line)
-                    self._records[entry["key"]] = entry["record"]
-                except (ValueError, KeyError, TypeError):
+                    if entry.get("sum", checked := _sum_record(entry["record"])) == checked:  # older lines have none
+                        self._records[entry["key"]] = entry["record"]
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     continue
 
     def get(self, key: str) -> Record | None:
@@ -118,11 +120,18 @@ class ResultCache:
     def add(self, entries: dict[str, Record]) -> None:
         """Store records, in memory and on disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"key": _hash_key(key), "record": record}) for key, record in entries.items()]
+        lines = [
+            json.dumps({"key": _hash_key(key), "record": record, "sum": _sum_record(record)})
+            for key, record in entries.items()
+        ]
         with self.path.open("ab") as file:
             # a line feed first: what stands before may have been cut off
             file.write(("\n" + "\n".join(lines)).encode() if lines else b"")
         self._records.update({_hash_key(key): record for key, record in entries.items()})
+
+
+def _sum_record(record: Record) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
 def _hash_key(key: str) -> str:

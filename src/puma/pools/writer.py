@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.files import is_alive, write_json
+from puma.files import is_alive, write_checked_json
 from puma.progress import progress_bar
 
 FORMAT = "puma-pool-1"
@@ -194,7 +194,7 @@ def write_description(
         **more,
         "fingerprint": fingerprint(labels, origin),
     }
-    write_json(folder / "pool.json", described)
+    write_checked_json(folder / "pool.json", described)
 
 
 def make_image_reader(path: Path, shape: tuple[int, int, int]) -> ReadImage:

@@ -305,13 +305,8 @@ def _describe_setting(config: TrainConfig, inputs: RunInputs, plan: Plan | None)
     """Return what runs that differ only in their seed share: each seed has a plan of its own, made alike."""
     told = {} if plan is None else read_made_from(plan)
     made_alike = {name: value for name, value in told.items() if name not in ("pruning.seed", "unscored")}
-    shared = {
-        **asdict(inputs),
-        "plan": made_alike or inputs.plan,
-        "plan_fingerprint": None,
-        "links": None,
-        "image_size": None,
-    }
+    untold = dict.fromkeys(("plan_fingerprint", "links", "image_size"))
+    shared = {**asdict(inputs), **untold, "plan": made_alike or inputs.plan}
     return {**config_to_dict(replace(config, seed=0)), **shared}
 
 

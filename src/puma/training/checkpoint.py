@@ -6,15 +6,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.models import save_tensors
+from puma.models import read_tensors, save_tensors
 from puma.training.optimizer import momentum_buffers, restore_momentum
 
 KEPT = 2  # should the newest be damaged, the one before it is there
 _PREFIX, _SUFFIX = "step-", ".safetensors"
+
+
+class _MismatchError(PumaError):
+    """A checkpoint of another model: the one before it would be no better."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,11 @@ def load_newest(
     for path in found:
         try:
             return load_checkpoint(path, model, average, optimizer, losses)
-        except PumaError:
+        except _MismatchError:
             raise
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            tell(f"checkpoint {path} is damaged ({error}); going back to the one before it.")
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = str(error).rstrip(".")
+            tell(f"checkpoint {path} is damaged ({reason}); going back to the one before it.")
     if found:
         raise PumaError(
             f"none of the {len(found)} checkpoints in {folder} can be read; start again with another --out."
@@ -92,9 +96,8 @@ def load_checkpoint(
     losses: Tensor | None = None,
 ) -> TrainProgress:
     """Restore one checkpoint, all of it or nothing."""
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        described = json.loads((file.metadata() or {})["progress"])
+    tensors, metadata = read_tensors(path)
+    described = json.loads(metadata["progress"])
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "momentum": {}, "samples": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
@@ -103,7 +106,7 @@ def load_checkpoint(
         model.load_state_dict(parts["model"])
         average.load_state_dict(parts["average"])
     except RuntimeError as error:
-        raise PumaError(f"{path} does not fit the model in config.json; was either replaced?") from error
+        raise _MismatchError(f"{path} does not fit the model in config.json; was either replaced?") from error
     restore_momentum(optimizer, model, parts["momentum"])
     if losses is not None:
         losses.copy_(parts["samples"]["losses"])

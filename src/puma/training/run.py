@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig, choose_evaluation_folder, evaluate_pool, write_evaluation
 from puma.files import Link, link_to_file
-from puma.models import fingerprint_model, frozen, load_weights, name_architecture
+from puma.models import find_code, fingerprint_model, frozen, load_weights, name_architecture, remember_code
 from puma.planning import Plan
 from puma.pools import Pool, list_pools, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
@@ -188,6 +188,7 @@ def start_run(
     if restart_count() and folder.has_config:
         if not load_samples(config, pools, plan).inputs.same_images(folder.read()[1]):
             raise PumaError(f"{folder.path} was begun with another pool or plan; use another --out.")
+        remember_code(config.model)
         return resume_run(folder.path, config, pools=pools, net=net, show=show)
     with join_processes(config.compute.device) as processes:
         samples = load_samples(config, pools, plan)
@@ -214,6 +215,8 @@ def resume_run(
     """
     folder = RunFolder(Path(out))
     config, inputs = folder.read()
+    if net is None:
+        folder.check_code()
     if asked is not None and (different := list_differences(config, asked)):
         raise PumaError(f"{folder.path} was begun with other settings ({'; '.join(different)}); use another --out.")
     with join_processes(config.compute.device) as processes:
@@ -280,6 +283,7 @@ def ensure_run(
     create_run(config, pools, out, plan=plan, net=net)
     if folder.model.is_file() and folder.read()[0] == config:
         return folder.path
+    remember_code(config.model)
     return resume_run(out, config, pools=pools, net=net, show=show)
 
 
@@ -322,6 +326,8 @@ def link_weights(inputs: RunInputs, net: nn.Module | None, config: TrainConfig, 
     links = inputs.links
     if net is not None:
         links += (Link("model", "model", fingerprint_model(net, pool.image_shape)),)
+    elif ":" in config.model and (code := find_code(config.model)) is not None:
+        links += (link_to_file("code", "code", code),)
     if config.init:
         link = link_to_file("init", "weights", find_init(config.init))
         links += (replace(link, kind="run", path=config.init) if Path(config.init).is_dir() else link,)

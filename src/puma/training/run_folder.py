@@ -20,7 +20,7 @@ from puma.files import (
     open_regular,
     read_json,
     read_links,
-    write_json,
+    write_checked_json,
     write_links,
     write_text,
 )
@@ -28,11 +28,13 @@ from puma.models import (
     ARCHITECTURES,
     build,
     call_model_function,
+    check_code,
     load_named_model,
     load_weights,
     normalize_model,
     read_state_dict,
 )
+from puma.models import trust_code as trusting
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
@@ -145,7 +147,7 @@ class RunFolder:
         """Write config.json, whole or not at all."""
         values = {name: value for name, value in asdict(inputs).items() if name != "links"}
         described = {"format": FORMAT, "inputs": values, LINKS_KEY: write_links(inputs.links)}
-        write_json(self.config, {**described, "config": config_to_dict(config)})
+        write_checked_json(self.config, {**described, "config": config_to_dict(config)})
 
     def lock(self) -> AbstractContextManager[int]:
         """Keep another process from training the same run at the same time."""
@@ -183,6 +185,15 @@ class RunFolder:
                 f"{self.path} was trained on images of {told} (height, width, channels), these have {came}; "
                 f"import them at the same size."
             )
+
+    def check_code(self) -> None:
+        """Raise if the run's net is made by code that the user does not trust."""
+        described = self._read_config()
+        config = described.get("config")
+        name = str(config.get("model")) if isinstance(config, dict) else ""
+        if ":" in name and not name.startswith("<"):
+            recorded = [link.hash for link in read_links(described) or () if link.kind == "code"]
+            check_code(name, self.path, recorded[0] if recorded else UNKNOWN_HASH)
 
     def _read_config(self) -> dict[str, Any]:
         if not self.has_config:
@@ -252,6 +263,7 @@ def load_model(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     image_shape: tuple[int, int, int] | None = None,
+    trust_code: bool = False,
 ) -> nn.Module:
     """Return the model that ``source`` names, in eval mode: it takes pixels in [0, 1] and gives logits.
 
@@ -273,6 +285,8 @@ def load_model(
             neither the weights nor their file's metadata tell it; to contradict them raises.
         std: see ``mean``.
         image_shape: (height, width, channels) of the images it is for; a run that was trained on others raises.
+        trust_code: import the code that a run names, such as ``module:function`` of its author's. Code that you have
+            named yourself on this machine, and that is as it was then, is trusted already.
     """
     if image_shape is not None:
         channels = channels or image_shape[2]
@@ -286,7 +300,8 @@ def load_model(
         folder = RunFolder(Path(source))
         if image_shape is not None:
             folder.check_images(image_shape)
-        model, file = _build_run_model(folder, num_classes, weights)
+        with trusting(trust_code):
+            model, file = _build_run_model(folder, num_classes, weights)
         return normalize_model(model, file, mean, std, str(source))
     if num_classes is None and ":" not in str(source):
         raise PumaError(f"say how many classes model {str(source)!r} has with num_classes.")
@@ -308,6 +323,7 @@ def _build_run_model(
             f"the net {name} of {folder.path} was given as a module; build it as then and load its weights: "
             f"puma.load_model(net, weights={str(folder.path)!r})."
         )
+    folder.check_code()
     return make_net(name, trained_classes, channels), file
 
 
