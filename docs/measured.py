@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puma.experiments import BEYOND, EXPERIMENTS, Experiment
-from puma.experiments.results import ResultSummary, read_results_file, summarise_results
+from puma.experiments.results import ResultSummary, name_setting, read_results_file, summarise_results
 from puma.experiments.verdicts import format_verdicts, judge_claims
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"docs/reproduce.md": "everything", "README.md": "summary", "docs/verdicts.md": "verdicts"}
 PICTURES = ROOT / "docs" / "images" / "reproduce"
+_HEADLINE_SEEDS = 3  # fewer are shown with the experiment, not on the first page
+# what the place on the horizontal axis of a figure means, where it is not the pruned fraction
+_AT = {"fig-plan-from": (100, "plan from {:g} %"), "fig-prune-beyond": (1, "beyond {:g} eps")}
+_PRUNED = (100, "pruned {:g} %")
 _MARKS = re.compile(r"(<!-- numbers: .*? -->\n)(.*?)(<!-- end of numbers -->)", flags=re.S)
 
 
@@ -42,9 +46,12 @@ def update_page(page: str, text: str) -> str:
 def format_summary() -> str:
     """Return the rows of the experiment that sums the method up."""
     header = "| | data | accuracy | robustness | seeds |\n|---|---|---|---|---|"
+    finals = [final for final in list_finals("tab-summary") if int(final[2]["seeds"]) >= _HEADLINE_SEEDS]
+    if any(setting.startswith("cifar10-") for setting, *_ in finals):  # the preset small has too small a net for it
+        finals = [final for final in finals if final[0] != "cifar10"]
     lines = [
         f"| {row} | {dataset} | {ours['clean_accuracy']} | {ours['robust_accuracy']} | {ours['seeds']} |"
-        for dataset, row, ours, _ in list_finals("tab-summary")
+        for dataset, row, ours, _ in finals
     ]
     return "\n".join([header, *lines])
 
@@ -70,9 +77,13 @@ def format_section(name: str) -> str:
     parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
     if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves"):
         rows = list(list_finals(name))
-        header = "| row | paper | ours | seeds | data |\n|---|---|---|---|---|"
+        strong = any(ours["autoattack_accuracy"] for _, _, ours, _ in rows)
+        header = f"| row | paper | ours |{' AutoAttack |' if strong else ''} seeds | data |"
+        header += f"\n|---|---|---|{'---|' if strong else ''}---|---|"
         lines = [
-            f"| {row} | {paper} | {ours['clean_accuracy']} / {ours['robust_accuracy']} | {ours['seeds']} | {dataset} |"
+            f"| {row} | {paper} | {ours['clean_accuracy']} / {ours['robust_accuracy']} |"
+            + (f" {ours['autoattack_accuracy']} |" if strong else "")
+            + f" {ours['seeds']} | {dataset} |"
             for dataset, row, ours, paper in rows
         ]
         parts.append("\n".join([header, *lines]))
@@ -91,25 +102,28 @@ def read_docstring(name: str) -> tuple[str, str]:
 
 
 def list_finals(name: str) -> Iterator[tuple[str, str, dict[str, str], str]]:
-    """Yield data set, row, our accuracies and the paper's, in percent, of the preset small as it stands."""
+    """Yield setting, row, our accuracies and the paper's, in percent; presets as they stand."""
     rows: dict[tuple[str, str, float | None], dict[str, ResultSummary]] = {}
     for line in list_summaries(name):
-        if line.quantity in ("clean_accuracy", "robust_accuracy"):
-            rows.setdefault((line.origin.dataset, line.row, line.at), {})[line.quantity] = line
+        if line.quantity in ("clean_accuracy", "robust_accuracy", "autoattack_accuracy"):
+            setting = name_setting(line.origin) or ""
+            rows.setdefault((setting, line.row, line.at), {})[line.quantity] = line
     for (dataset, row, at), found in rows.items():
         ours = {quantity: format_percent(line) for quantity, line in found.items()}
+        ours.setdefault("autoattack_accuracy", "")
         ours["seeds"] = str(len(found["clean_accuracy"].by_seed))
         papers = [found[quantity].paper for quantity in ("clean_accuracy", "robust_accuracy")]
         paper = " / ".join(f"{100 * value:.2f}" for value in papers if value is not None)
-        label = row if at is None else f"{row}, pruned {100 * at:g} %"
+        scale, words = _AT.get(name, _PRUNED)
+        label = row if at is None else f"{row}, {words.format(scale * at)}"
         yield dataset, label, ours, paper
 
 
 def list_summaries(name: str) -> list[ResultSummary]:
-    """Return the results of an experiment at the preset small as it stands; none if it was not run."""
+    """Return the results of an experiment that are shown; none if it was not run."""
     path = ROOT / "results" / f"{name}.csv"
     lines = summarise_results(read_results_file(path)) if path.is_file() else []
-    return [line for line in lines if line.origin.preset == "small" and not line.origin.changed]
+    return [line for line in lines if name_setting(line.origin) is not None]
 
 
 def format_margins(name: str) -> str:

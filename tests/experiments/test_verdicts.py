@@ -60,14 +60,19 @@ def test_rows_are_found_by_data_set_and_those_of_changed_runs_left_out(tmp_path:
             for seed in (0, 1)
         ]
         write_results_file(tmp_path / "tab-x.csv", origin, lines)
+    for preset in ("smoke", "cifar10-eps2"):
+        origin = ResultOrigin("tab-x", preset, "cifar10")
+        lines = [ResultLine(origin, row, "clean_accuracy", 0, 0.5) for row in ("a", "b")]
+        write_results_file(tmp_path / "tab-x.csv", origin, lines)
     verdicts = judge_claims(tmp_path, [HIGHER, Claim("tab-y", "never run", "a", "b")])
     assert [(verdict.dataset, verdict.verdict) for verdict in verdicts] == [
         ("digits", "holds"),
         ("cifar10", "does not"),
+        ("cifar10-eps2", "undecided"),
         ("", "not testable here"),
     ]
     told = format_verdicts(verdicts)
-    assert told.startswith("3 comparisons: 1 holds, 1 does not, 0 undecided, 1 not testable here.")
+    assert told.startswith("4 comparisons: 1 holds, 1 does not, 1 undecided, 1 not testable here.")
     assert "| more accurate (digits) | holds | +10.00 |" in told
 
 

@@ -30,6 +30,7 @@ _OLD_COLUMNS = (
     "format", *_ORIGIN, "row", "at", "quantity", "mean", "spread", "seeds", "by_seed", "paper", "paper_spread",
     "commit", "device", "puma", "torch",
 )  # fmt: skip
+_NAMED = ("cifar10-eps2", "cifar10-eps8", "cifar10-eps2-scratch")  # presets that are a data set and a radius
 _SHOWN = {"clean_accuracy": "accuracy", "robust_accuracy": "robustness", "autoattack_accuracy": "AutoAttack"}
 
 Place = tuple[str, float | None, str]  # row, place on the horizontal axis, quantity
@@ -43,6 +44,16 @@ class ResultOrigin:
     preset: str
     dataset: str
     changed: str = ""
+
+
+def name_setting(origin: ResultOrigin) -> str | None:
+    """Return what pages call the setting of results: its data set or preset; None for those that they do not show.
+
+    Shown are the preset small and those of CIFAR-10, as they stand.
+    """
+    if origin.changed:
+        return None
+    return origin.dataset if origin.preset == "small" else origin.preset if origin.preset in _NAMED else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from puma.experiments.results import ResultSummary, read_results_file, summarise_results
+from puma.experiments.results import ResultSummary, name_setting, read_results_file, summarise_results
 from puma.report import student_quantile
 
 Relation = Literal["higher", "lower", "same"]
@@ -22,7 +22,7 @@ class Claim:
     """One sentence of the paper as a comparison: ``quantity`` of ``row`` is higher than that of ``against``, say.
 
     Attributes:
-        experiment: whose results show it; its lines at the preset small, unchanged.
+        experiment: whose results show it; its lines at the preset small and those of CIFAR-10, unchanged.
         text: the claim in words.
         row: the row it is about; "" for what cannot be tested here.
         against: what it is compared with.
@@ -152,7 +152,7 @@ def judge_claims(results: Path, claims: Sequence[Claim] = CLAIMS) -> list[ClaimV
     for name in {name for claim in claims for name in (claim.experiment, claim.against_in) if name}:
         path = results / f"{name}.csv"
         summaries = summarise_results(read_results_file(path)) if path.is_file() else []
-        tables[name] = [line for line in summaries if line.origin.preset == "small" and not line.origin.changed]
+        tables[name] = [line for line in summaries if name_setting(line.origin) is not None]
     return [verdict for claim in claims for verdict in _judge_claim(claim, tables)]
 
 
@@ -169,9 +169,11 @@ def _judge_claim(claim: Claim, tables: Mapping[str, Sequence[ResultSummary]]) ->
 def _find_values(
     lines: Sequence[ResultSummary], row: str, quantity: str, at: float | None
 ) -> dict[str, Mapping[int, float]]:
-    """Return the values by seed of one row and quantity, by data set."""
+    """Return the values by seed of one row and quantity, by setting."""
     return {
-        line.origin.dataset: line.by_seed for line in lines if (line.row, line.quantity, line.at) == (row, quantity, at)
+        name_setting(line.origin) or "": line.by_seed
+        for line in lines
+        if (line.row, line.quantity, line.at) == (row, quantity, at)
     }
 
 
