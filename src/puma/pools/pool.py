@@ -254,7 +254,9 @@ class Pool:
         return np.arange(self._starts[-1]) if self.rows is None else self.rows
 
     def number_rows(self, start: int, stop: int) -> Rows:
-        """Return the ids of the samples from ``start`` up to ``stop``, without making those of all."""
+        """Return the ids of the samples from ``start`` up to ``stop``; those of all are not made if they are rows."""
+        if self._keyed:
+            return np.array(self.sample_id[start:stop])
         return np.arange(start, min(stop, len(self))) if self.rows is None else np.array(self.rows[start:stop])
 
     @cached_property
@@ -341,7 +343,7 @@ class Pool:
     def find_files(self, positions: NDArray[np.integer] | Sequence[int]) -> list[Path | None]:
         """Return the picture file of each position; None for images that are no files of their own."""
         places: list[Path | None] = []
-        for row in self.sample_id[np.asarray(positions, dtype=np.int64)]:
+        for row in self._places[np.asarray(positions, dtype=np.int64)]:
             owner = int(np.searchsorted(self._starts, row, side="right")) - 1
             images = self.stores[owner].images
             places.append(images.path(int(row - self._starts[owner])) if isinstance(images, PictureFiles) else None)

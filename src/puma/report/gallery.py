@@ -152,7 +152,7 @@ def list_columns(samples: SampleTable, choice: GallerySelection) -> dict[str, An
         "groups": {name: [*describe_group(samples, name), places.tolist()] for name, places in choice.groups.items()},
         "planned": samples.plan is not None,
         "norm": samples.norm,
-        "id": table.sample_id.numpy()[rows].tolist(),
+        "id": _list_ids(table.sample_id.numpy()[rows]),
         "margin": _list_plain(table.margin.numpy()[rows]),
         "sign": np.sign(np.nan_to_num(table.margin.numpy()[rows])).astype(int).tolist(),
         "status": table.status.numpy()[rows].tolist(),
@@ -171,6 +171,11 @@ def describe_group(samples: SampleTable, name: str) -> tuple[str, str]:
     ends = {"lowest": rule and rule.difficult_by_margin, "highest": rule and rule.easy_by_margin}
     title, sentence = GROUPS[name]
     return title, sentence.format(first=", the first to be pruned" if ends.get(name) else "")
+
+
+def _list_ids(ids: NDArray[np.int64]) -> list[int] | list[str]:
+    """Return ids as numbers, or as text where they are beyond what a browser counts exactly."""
+    return [str(number) for number in ids] if len(ids) and int(ids.max()) >= 1 << 53 else ids.tolist()
 
 
 def _list_plain(values: NDArray[np.float32]) -> list[float | None]:
