@@ -158,10 +158,14 @@ class ResumeFile:
         """Read a file, or start anew if there is none, it is damaged, or it has another key."""
         try:
             stored = read_json(path, "the resume file of puma evaluate")
-            entries = stored["entries"] if stored["key"] == key else {}
-        except (ValueError, KeyError, TypeError):
-            entries = {}
-        return cls(key, path, entries)
+            entries = dict(stored["entries"]) if stored["key"] == key else {}
+            whole = all(
+                set(entry["flags"]) <= {"0", "1"} and 0 <= int(entry["done"]) <= len(entry["flags"])
+                for entry in entries.values()
+            )
+        except (ValueError, KeyError, TypeError, OverflowError):
+            whole = False
+        return cls(key, path, entries if whole else {})
 
     def get(self, name: str) -> tuple[Tensor, int] | None:
         """Return an attack's flags (n,) and how many of its samples are done."""

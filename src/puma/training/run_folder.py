@@ -202,7 +202,7 @@ class RunFolder:
 
     def write_precision(self, choice: Mapping[str, Any]) -> None:
         """Write down what ``compute.precision auto`` chose, so that a resumed run computes as it began."""
-        write_json(self.precision, dict(choice))
+        write_checked_json(self.precision, dict(choice))
 
     def read_precision(self) -> Literal["fp32", "bf16"] | None:
         """Return what ``compute.precision auto`` chose; None before it did."""
