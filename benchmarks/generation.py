@@ -10,7 +10,7 @@ import torch
 
 from puma.generation.edm import SolverConfig, denoise, measure_loss
 from puma.generation.generator_folder import GeneratorConfig
-from puma.generation.generator_training import draw_batch, make_state, read_images, train_step
+from puma.generation.generator_training import draw_batch, make_state, read_images, train_generator_step
 from puma.generation.image_sampling import BLOCK, draw_noise, sample_block
 from puma.generation.unet import Condition
 from puma.pools.writer import PoolPart, write_parts
@@ -52,7 +52,7 @@ def main() -> None:
             state.optimizer.step()
 
         whole, bare = _time_both(
-            lambda: train_step(state, draw_batch(state.step, found, config, group), config), pass_bare
+            lambda: train_generator_step(state, draw_batch(state.step, found, config, group), config), pass_bare
         )
         print(f"training   {config.batch_size / whole:7.0f} samples/s, {whole / bare - 1:+.1%} over the bare passes")
         solver, labels = SolverConfig(steps=6), torch.arange(BLOCK) % 10

@@ -70,7 +70,7 @@ class TracedItem:
 def trace_file(path: str | Path) -> TracedItem:
     """Follow a pool, margins, scores, a plan, a run, a generator or an evaluation back to all it was made from."""
     place = Path(path)
-    kind, links = read_made_from(place)
+    kind, links = read_kind_and_links(place)
     return TracedItem("", kind, str(place), UNKNOWN_HASH, "given", made_from=_LinkWalk().follow(place, kind, links))
 
 
@@ -112,7 +112,7 @@ def _make_printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def read_made_from(path: Path) -> tuple[str, Links]:
+def read_kind_and_links(path: Path) -> tuple[str, Links]:
     """Return what kind of thing lies at a path, and its links; None where an older file does not tell."""
     if path.is_dir():
         return _read_folder(path)
@@ -193,7 +193,7 @@ class _LinkWalk:
             if place.resolve() in self.told or item.kind == "weights" or (item.kind == "model" and place.is_file()):
                 continue
             try:
-                kind, links = read_made_from(place)
+                kind, links = read_kind_and_links(place)
             except PumaError as error:
                 parts += (TracedItem("made from", "?", "", UNKNOWN_HASH, "unknown", str(error)),)
                 continue

@@ -18,10 +18,10 @@ from matplotlib.axes import Axes
 
 from conftest import Run
 from puma.errors import PumaError
+from puma.experiments.experiment_run import summarise_margin_file
 from puma.experiments.images import ImageLibrary
 from puma.experiments.presets import ExperimentSetting, GeneratedImages, SettingChanges, change_setting, find_setting
 from puma.experiments.results import ResultOrigin, ResultSummary, draw_lines
-from puma.experiments.run import summarise_margins
 from puma.experiments.spec import (
     REAL_ONLY,
     TRADES,
@@ -176,7 +176,7 @@ def test_numbers_of_margins(tmp_path: Path) -> None:
     zeros = torch.zeros(7, dtype=torch.int64)
     made_from = {"norm": "linf", "method": "deepfool"}
     Margins(margin, status, zeros, zeros, zeros, zeros, zeros, torch.arange(7), made_from).save(tmp_path / "m.parquet")
-    found = summarise_margins(tmp_path / "m.parquet", 0.1)
+    found = summarise_margin_file(tmp_path / "m.parquet", 0.1)
     assert found["margin_q50"] == pytest.approx(0.075)
     assert found["crossed_share"] == pytest.approx(6 / 7)
     assert found["negative_share"] == pytest.approx(2 / 7)

@@ -52,7 +52,7 @@ def read_weights(folder: Path) -> bytes:
 
 def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a signal come during step number ``steps``."""
-    original: Callable[..., torch.Tensor] = generator_training.train_step
+    original: Callable[..., torch.Tensor] = generator_training.train_generator_step
 
     def step_and_signal(state: generator_training.GeneratorState, *rest: object) -> torch.Tensor:
         loss = original(state, *rest)
@@ -60,7 +60,7 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGTERM)
         return loss
 
-    monkeypatch.setattr(generator_training, "train_step", step_and_signal)
+    monkeypatch.setattr(generator_training, "train_generator_step", step_and_signal)
 
 
 def test_a_resumed_training_ends_in_the_same_bits(

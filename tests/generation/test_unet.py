@@ -7,7 +7,7 @@ from puma.errors import PumaError
 from puma.generation.unet import LEVELS, Condition, UNet, UNetConfig
 
 
-def make_net(side: int, channels: int, *, margins: bool = False) -> UNet:
+def make_unet(side: int, channels: int, *, margins: bool = False) -> UNet:
     torch.manual_seed(0)
     net = UNet(UNetConfig(width=8), (side, side, channels), 3, margins=margins)
     for parameter in net.parameters():  # the last layers begin at zero: give them something to say
@@ -19,7 +19,7 @@ def make_net(side: int, channels: int, *, margins: bool = False) -> UNet:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_answer_has_the_shape_of_the_images(side: int, channels: int) -> None:
     images = torch.randn(2, channels, side, side)
-    residual = make_net(side, channels)(images, torch.zeros(2), Condition(torch.tensor([0, 2])))
+    residual = make_unet(side, channels)(images, torch.zeros(2), Condition(torch.tensor([0, 2])))
     assert residual.shape == images.shape
 
 
@@ -30,7 +30,7 @@ def test_a_new_net_answers_zero() -> None:
 
 
 def test_every_condition_changes_the_answer() -> None:
-    net = make_net(8, 1, margins=True)
+    net = make_unet(8, 1, margins=True)
     image, zero = torch.randn(1, 1, 8, 8), torch.zeros(1)
 
     def answer(noise: float = 0.0, label: int = 0, margin: float = torch.nan, moved: float = 0.0) -> torch.Tensor:

@@ -47,7 +47,7 @@ COMMANDS: dict[str, Verb] = {
     "data import parquet": Verb("shards:import_parquet", "Parquet files of pictures, read where they lie"),
     "data subset": Verb("shards:choose_subset", "some samples of a pool as a pool, which is an index into it"),
     "data distort": Verb(
-        "data:distort_images", "extra images made from a pool's own by random affine and elastic distortion"
+        "data:distort_folder", "extra images made from a pool's own by random affine and elastic distortion"
     ),
     "data filter": Verb("generate:filter_images", "the images of a pool that classifiers or margins speak for"),
     "data superclasses": Verb("data:list_superclasses", "a few large classes out of thousands of WordNet ids"),
@@ -62,13 +62,15 @@ COMMANDS: dict[str, Verb] = {
     "scores el2n": Verb("plan:score_by_el2n", "the error of a few briefly trained nets on each sample"),
     "plan": Verb("plan:write_plan", "from scores to a plan: which samples to keep, how strongly to attack each"),
     "plan show": Verb("plan:show_plan", "what a plan does, in words and as a picture"),
-    "plan diff": Verb("plan:compare_plans", "what differs between two plans"),
+    "plan diff": Verb("plan:print_plan_differences", "what differs between two plans"),
     "plan export": Verb(
         "plan:export_plan", "a plan, or what it keeps, for other programs: keys, shards, Parquet, .npz"
     ),
-    "margins": Verb("margins:write_margins", "signed distance of every sample to a model's decision boundary"),
+    "margins": Verb("margins:measure_files", "signed distance of every sample to a model's decision boundary"),
     "margins show": Verb("margins:show_margins", "quantiles, shares and a histogram of margins"),
-    "margins compare": Verb("margins:compare_files", "how alike margins of the same samples are, and their plans"),
+    "margins compare": Verb(
+        "margins:compare_margin_files", "how alike margins of the same samples are, and their plans"
+    ),
     "margins export": Verb("margins:export_suspects", "the samples with the most doubtful labels, as .csv"),
     "curves": Verb("report:draw_runs", "training curves of several runs in one picture"),
     "report": Verb("report:write_page", "one HTML page: results, margins, plans and a gallery of samples"),

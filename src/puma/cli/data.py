@@ -182,7 +182,7 @@ def tell_broken(broken: list[str], out: Path) -> None:
         print(f"puma: {more} (all in {out / 'broken.txt'}): {'; '.join(broken[:3])}", file=sys.stderr)
 
 
-def distort_images(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:
+def distort_folder(source: Positional[Path], /, *, out: Out, count: int, seed: int = 0, force: Force = False) -> None:
     """Make extra images from a pool's own by random affine and elastic distortion; they count as generated.
 
     Args:

@@ -16,7 +16,7 @@ from puma.evaluation import (
     Count,
     Evaluation,
     EvaluationConfig,
-    check_config,
+    check_evaluation_config,
     choose_evaluation_folder,
     choose_rows,
     draw_curve,
@@ -90,7 +90,7 @@ def evaluate_model(
         first=first,
         masking_samples=masking_samples,
     )
-    check_config(config, radius, math.prod(images.image_shape))
+    check_evaluation_config(config, radius, math.prod(images.image_shape))
     place = resolve_device(device)
     network = load_model(
         model,

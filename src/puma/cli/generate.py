@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from puma.cli.flags import find_value
 from puma.errors import PumaError
-from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_recipe
+from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_generator_recipe
 
 DEFAULT_RECIPE = "fashion-14px"
 
@@ -22,7 +22,7 @@ def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
     begun = (
         GeneratorFolder(Path(begun_in)).read()[0]
         if begun_in
-        else find_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
+        else find_generator_recipe(find_value("--recipe", words) or DEFAULT_RECIPE)
     )
 
     def train(
@@ -66,9 +66,9 @@ def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
 
 
 def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Path | None) -> None:
-    from puma.generation import estimate_cost, read_images
+    from puma.generation import estimate_generator_cost, read_images
 
-    cost = estimate_cost(settings, read_images(settings, pools, margins))
+    cost = estimate_generator_cost(settings, read_images(settings, pools, margins))
     samples = settings.steps * settings.batch_size
     print(json.dumps(asdict(settings), indent=1))
     print(f"parameters   {cost.parameters:,}")

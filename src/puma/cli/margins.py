@@ -15,7 +15,7 @@ MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic",
 NormName = Literal["linf", "l2"]
 
 
-def write_margins(
+def measure_files(
     pools: Positional[tuple[Path, ...]],
     /,
     *,
@@ -178,7 +178,7 @@ def show_margins(
         print(f"histogram: {histogram}")
 
 
-def compare_files(
+def compare_margin_files(
     files: Positional[tuple[Path, ...]],
     /,
     *,
@@ -200,7 +200,7 @@ def compare_files(
     """
     from puma.margins import (
         compare_margins,
-        draw_heat_map,
+        draw_joint_margins,
         draw_scatter,
         format_comparisons,
         read_margins,
@@ -227,7 +227,7 @@ def compare_files(
     print(f"picture: {scatter}")
     if heat_map is not None or len(files) > 2:
         target = heat_map or files[0].with_name(f"{files[0].stem}-heat-map.png")
-        draw_heat_map(found, target)
+        draw_joint_margins(found, target)
         print(f"heat map: {target}")
     if table is not None:
         save_comparisons(found, table)

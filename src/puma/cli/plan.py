@@ -19,7 +19,7 @@ from puma.planning import (
     PruneRule,
     StrengthRule,
     build_plan,
-    describe_plan,
+    compare_plans,
     draw_plan,
     export_bitmap,
     export_keys,
@@ -28,10 +28,10 @@ from puma.planning import (
     export_table,
     export_webdataset,
     find_prune_start,
+    format_plan,
     warn_of_imbalance,
     warn_of_threshold,
 )
-from puma.planning import compare_plans as tell_differences
 from puma.pools import Pool, open_pools
 from puma.scores import Scores, open_named_scores, open_scores, save_scores
 
@@ -118,7 +118,7 @@ def write_plan(
         drop_failed=drop_failed,
         norm=norm,
     )
-    print(describe_plan(made, pool))
+    print(format_plan(made, pool))
     _warn_of_imbalance(pool, made)
     for sentence in [] if margin is None else warn_of_model(margin.score, pool.num_classes):
         print(f"puma: warning: {sentence}.", file=sys.stderr)
@@ -143,7 +143,7 @@ def show_plan(
     pool = open_pools(pools) if pools else None
     if pool is not None:
         plan.of(pool)
-    print(describe_plan(plan, pool))
+    print(format_plan(plan, pool))
     if pool is not None:
         _warn_of_imbalance(pool, plan)
     target = picture or path.with_suffix(".png")
@@ -153,14 +153,14 @@ def show_plan(
     print(f"picture: {target}")
 
 
-def compare_plans(one: Positional[Path], two: Positional[Path], /) -> None:
+def print_plan_differences(one: Positional[Path], two: Positional[Path], /) -> None:
     """Print what differs between two plans.
 
     Args:
         one: a plan.parquet.
         two: another.
     """
-    print(tell_differences(Plan.open(one), Plan.open(two)))
+    print(compare_plans(Plan.open(one), Plan.open(two)))
 
 
 def export_plan(

@@ -101,7 +101,7 @@ def _tell_finished(run: Path) -> None:
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
     """Make the verb: its settings default to those of the recipe that ``words`` name."""
     from puma.margins import find_method, warn_of_model
-    from puma.planning import PruneRule, StrengthRule, build_plan, check_rules, describe_plan
+    from puma.planning import PruneRule, StrengthRule, build_plan, check_rules, format_plan
     from puma.pools import open_pools
     from puma.scores import open_scores
     from puma.training import ensure_run
@@ -152,7 +152,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
             )
             margin = open_scores(margins, "margin")
             made = build_plan(pool, pruning, strength, margin=margin, drop_failed=True)
-            print(f"round {turn}: {describe_plan(made).splitlines()[0]}")
+            print(f"round {turn}: {format_plan(made).splitlines()[0]}")
             for sentence in warn_of_model(margin.score, pool.num_classes):
                 print(f"puma: warning: {sentence}.", file=sys.stderr)
             plan = _save_or_find(made, out / f"plan-{turn}.parquet")

@@ -3,7 +3,7 @@
 from puma.evaluation.accuracy import (
     Evaluation,
     EvaluationConfig,
-    check_config,
+    check_evaluation_config,
     evaluate,
     evaluate_pool,
     identify_evaluation,
@@ -29,7 +29,7 @@ __all__ = [
     "Evaluation",
     "EvaluationConfig",
     "EvaluationMetrics",
-    "check_config",
+    "check_evaluation_config",
     "choose_evaluation_folder",
     "choose_rows",
     "draw_curve",

@@ -156,7 +156,7 @@ def evaluate(
     names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
     config = EvaluationConfig(attacks=names, norm=norm, batch_size=batch_size, seed=seed, masking_samples=0)
     shape = images.image_shape if isinstance(images, Pool) else getattr(images, "shape", ())[1:]
-    check_config(config, eps, math.prod(shape) or None)
+    check_evaluation_config(config, eps, math.prod(shape) or None)
     if isinstance(images, Pool):
         if labels is not None:
             raise PumaError("a pool has labels of its own; leave labels out.")
@@ -186,7 +186,7 @@ def evaluate_pool(
 
     ``key`` is what ``identify_evaluation`` gives, for those who know it already.
     """
-    check_config(config, eps, math.prod(pool.image_shape))
+    check_evaluation_config(config, eps, math.prod(pool.image_shape))
     place = device or torch.device("cpu")
     rows = choose_rows(pool, config.max_samples, first=config.first)
     model = model.to(place)
@@ -270,7 +270,7 @@ def _run_attacks(
     return right, warnings
 
 
-def check_config(config: EvaluationConfig, eps: float, pixels: int | None = None) -> None:
+def check_evaluation_config(config: EvaluationConfig, eps: float, pixels: int | None = None) -> None:
     """Raise on anything that cannot be evaluated, before anything is; ``pixels`` is how many an image has."""
     for name in config.attacks:
         if name not in ATTACKS:

@@ -3,6 +3,15 @@
 from puma.errors import unknown_name
 from puma.experiments.beyond import BEYOND
 from puma.experiments.cost import describe_experiment, summarise_cost
+from puma.experiments.experiment_run import (
+    build_study,
+    describe_perceptron_cost,
+    picture_path,
+    record_folder,
+    result_origin,
+    run_experiment,
+    run_perceptron_figure,
+)
 from puma.experiments.paper import PAPER
 from puma.experiments.presets import (
     ExperimentSetting,
@@ -13,15 +22,6 @@ from puma.experiments.presets import (
     find_setting,
 )
 from puma.experiments.results import format_results
-from puma.experiments.run import (
-    build_study,
-    describe_perceptron_cost,
-    picture_path,
-    record_folder,
-    result_origin,
-    run_experiment,
-    run_perceptron_figure,
-)
 from puma.experiments.spec import Experiment, OutsideModel, PerceptronFigure, use_margin_model
 from puma.experiments.workspace import Workspace
 

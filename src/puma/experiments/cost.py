@@ -4,9 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from puma.experiments.experiment_run import describe_perceptron_cost
 from puma.experiments.images import DATASETS
 from puma.experiments.presets import PRESETS, ExperimentSetting, find_setting
-from puma.experiments.run import describe_perceptron_cost
 from puma.experiments.spec import (
     Experiment,
     GeneratedAmount,

@@ -17,7 +17,7 @@ from puma.generation import (
     SolverConfig,
     answer_pool,
     filter_pool,
-    find_recipe,
+    find_generator_recipe,
     load_generator,
     measure_frechet,
     resume_generator,
@@ -73,7 +73,7 @@ class GeneratedStages:
 
     def train(self) -> Path:
         """Return the generator: it is told margins, but for one in ten, so that it serves every way."""
-        recipe = find_recipe(self.plan.recipe)
+        recipe = find_generator_recipe(self.plan.recipe)
         config = replace(recipe, samples_seen=self.plan.samples_seen, eps=self.setting.eps)
         parts = [Pool.open(self.real).fingerprint, hash_file(self.margins), repr(config)]
         out = self.path / "generators" / hash_json(parts)[:10]

@@ -15,7 +15,7 @@ from puma.errors import PumaError, tell_missing
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.spec import Experiment
 from puma.files import lock, replace_atomically
-from puma.margins import compare_margins, count_histograms, draw_heat_map, draw_picture, read_margins
+from puma.margins import compare_margins, count_histograms, draw_joint_margins, draw_picture, read_margins
 
 FORMAT = "puma-results-2"
 _ORIGIN = ("experiment", "preset", "dataset", "changed")
@@ -304,11 +304,11 @@ def draw_figure(
 ) -> Path:
     """Draw the figure of an experiment: its lines, or the margins of the first seed of every row."""
     if experiment.figure == "histogram":
-        return draw_margins(margins, path, setting)
+        return draw_margin_histograms(margins, path, setting)
     if experiment.figure == "heat map":
         tables = {row: read_margins(file) for row, file in margins.items()}
         if len(tables) > 1:
-            draw_heat_map(compare_margins(tables, eps=setting.eps), path)
+            draw_joint_margins(compare_margins(tables, eps=setting.eps), path)
         return path
     panels = _PANELS[experiment.figure]
     title = f"{experiment.title} (preset {setting.preset}, {setting.dataset})"
@@ -351,7 +351,7 @@ def draw_lines(lines: Sequence[ResultSummary], panels: dict[str, str], path: Pat
     return path
 
 
-def draw_margins(margins: Mapping[str, Path], path: Path, setting: ExperimentSetting) -> Path:
+def draw_margin_histograms(margins: Mapping[str, Path], path: Path, setting: ExperimentSetting) -> Path:
     """Draw the margins of every row over each other."""
     tables = {row: read_margins(file) for row, file in margins.items()}
     linf = setting.nets["main"].attack.norm == "linf"

@@ -111,7 +111,7 @@ RECIPES: dict[str, GeneratorConfig] = {
 }
 
 
-def find_recipe(name: str) -> GeneratorConfig:
+def find_generator_recipe(name: str) -> GeneratorConfig:
     """Look a recipe up by name."""
     if name not in RECIPES:
         raise unknown_name("generator recipe", name, list(RECIPES))
@@ -138,7 +138,7 @@ class GeneratorInputs:
         return links
 
 
-def check_config(config: GeneratorConfig) -> None:
+def check_generator_config(config: GeneratorConfig) -> None:
     """Raise one error that lists everything wrong with a configuration."""
     rules = {
         "samples_seen and batch_size must be positive": min(config.samples_seen, config.batch_size) > 0,
@@ -162,7 +162,7 @@ def check_config(config: GeneratorConfig) -> None:
         raise PumaError(f"the generator cannot be trained so: {'; '.join(broken)}.")
 
 
-def list_differences(saved: GeneratorConfig, asked: GeneratorConfig) -> list[str]:
+def list_generator_differences(saved: GeneratorConfig, asked: GeneratorConfig) -> list[str]:
     """Say where two configurations differ."""
     before, after = asdict(saved), asdict(asked)
     return [f"{name}: {before[name]} before, {after[name]} asked" for name in before if before[name] != after[name]]
@@ -239,7 +239,7 @@ class GeneratorFolder:
         try:
             config: GeneratorConfig = _read_group(GeneratorConfig, described["config"])
             inputs: GeneratorInputs = _read_group(GeneratorInputs, described["inputs"])
-            check_config(config)
+            check_generator_config(config)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PumaError(f"{place} is damaged ({error}); train the generator again.") from error
         return config, inputs
@@ -302,7 +302,7 @@ class GeneratorFolder:
         save_tensors(self.model, net.state_dict(), {"step": str(step)})
 
 
-def make_net(config: GeneratorConfig, inputs: GeneratorInputs) -> UNet:
+def make_unet(config: GeneratorConfig, inputs: GeneratorInputs) -> UNet:
     """Build the net for these images, with weights from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed))
@@ -315,7 +315,7 @@ def load_generator(path: str | Path, device: torch.device | str = "cpu") -> Gene
     config, inputs = folder.read()
     if not folder.model.is_file():
         raise PumaError(f"{path} has no model.safetensors yet; finish it: puma generate train --resume {path}.")
-    net = make_net(config, inputs)
+    net = make_unet(config, inputs)
     load_weights(net, folder.model)
     net = net.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
     told: dict[str, Any] = {"net": asdict(config.net), "noise": asdict(config.noise), "eps": config.eps}

@@ -20,12 +20,12 @@ from puma.generation.generator_folder import (
     GeneratorConfig,
     GeneratorFolder,
     GeneratorInputs,
-    check_config,
+    check_generator_config,
     derive_seed,
-    list_differences,
-    make_net,
+    list_generator_differences,
+    make_unet,
 )
-from puma.generation.image_sampling import BLOCK, draw_noise, draw_picture, sample_block
+from puma.generation.image_sampling import BLOCK, draw_image_grid, draw_noise, sample_block
 from puma.generation.unet import Condition, UNet, count_levels
 from puma.margins import read_margins
 from puma.models import copy_for_ema, count_parameters, update_ema
@@ -68,7 +68,7 @@ def train_generator(
     show: bool = True,
 ) -> Path:
     """Train a generator into the new folder ``out`` and return it."""
-    check_config(config)
+    check_generator_config(config)
     folder = GeneratorFolder(Path(out))
     with join_processes(config.device) as group:
         images = read_images(config, pools, margins)
@@ -87,7 +87,7 @@ def resume_generator(out: str | Path, asked: GeneratorConfig | None = None, *, s
     """Take up the training in a folder where its last checkpoint left it; ``asked`` must be what it was begun with."""
     folder = GeneratorFolder(Path(out))
     config, inputs = folder.read()
-    if asked is not None and (different := list_differences(config, asked)):
+    if asked is not None and (different := list_generator_differences(config, asked)):
         raise PumaError(f"{folder.path} was begun with other settings ({'; '.join(different)}); use another --out.")
     with join_processes(config.device) as group:
         images = read_images(config, inputs.pools, inputs.margins)
@@ -142,7 +142,7 @@ def make_state(config: GeneratorConfig, inputs: GeneratorInputs, group: ProcessG
     """Build the net and what is around it, as they are before the first step."""
     if config.batch_size % group.count:
         raise PumaError(f"batch_size {config.batch_size} must be a multiple of the {group.count} processes.")
-    net = make_net(config, inputs).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = make_unet(config, inputs).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(net.parameters(), lr=config.lr, foreach=True)
     devices = [group.device.index] if group.device.type == "cuda" else None
     wrapped = net if group.count == 1 else DistributedDataParallel(net, device_ids=devices, find_unused_parameters=True)
@@ -238,7 +238,7 @@ def autocast_passes(config: GeneratorConfig, device: torch.device) -> AbstractCo
     return torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
 
 
-def train_step(state: GeneratorState, batch: NoisyBatch, config: GeneratorConfig) -> Tensor:
+def train_generator_step(state: GeneratorState, batch: NoisyBatch, config: GeneratorConfig) -> Tensor:
     """Take one step of Adam and of the average; returns the loss of this process's images."""
     for settings in state.optimizer.param_groups:
         settings["lr"] = find_lr(state.step, config)
@@ -268,7 +268,7 @@ def _run_steps(
     note = ""
     with catch_signals() as flag, progress_bar("train", left, enabled=show and group.writes) as advance:
         while state.step < config.steps:
-            losses.append(train_step(state, draw_batch(state.step, images, config, group), config))
+            losses.append(train_generator_step(state, draw_batch(state.step, images, config, group), config))
             if state.step % config.log_every == 0 or state.step == config.steps:
                 loss = group.mean(float(torch.stack(losses).mean()))
                 _check_finite(loss, state.step, folder)
@@ -313,7 +313,7 @@ def _draw_samples(
     labels = torch.arange(rows, device=state.group.device).repeat_interleave(BLOCK // rows)
     noise = draw_noise(config.seed, range(len(labels)), inputs.image_shape).to(state.group.device)
     pixels = sample_block(state.average, noise, Condition(labels), config.noise.sigma_data, SolverConfig())
-    draw_picture(pixels, folder.samples / f"{state.step * config.batch_size:012d}.png", columns=BLOCK // rows)
+    draw_image_grid(pixels, folder.samples / f"{state.step * config.batch_size:012d}.png", columns=BLOCK // rows)
 
 
 @dataclass(frozen=True)
@@ -326,15 +326,15 @@ class GeneratorCost:
     device: str
 
 
-def estimate_cost(config: GeneratorConfig, images: TrainingImages) -> GeneratorCost:
+def estimate_generator_cost(config: GeneratorConfig, images: TrainingImages) -> GeneratorCost:
     """Take three steps on real images, and sample a block, on the clock."""
-    check_config(config)
+    check_generator_config(config)
     group = ProcessGroup(0, 1, resolve_device(config.device))
     state = make_state(config, images.inputs, group)
     seconds = []
     for step in range(3):  # the first one warms up
         begun = time.perf_counter()
-        float(train_step(state, draw_batch(step, images, config, group), config))
+        float(train_generator_step(state, draw_batch(step, images, config, group), config))
         seconds.append(time.perf_counter() - begun)
     noise = draw_noise(0, range(BLOCK), images.inputs.image_shape).to(group.device)
     labels, few = torch.zeros(BLOCK, dtype=torch.int64, device=group.device), SolverConfig(steps=3)

@@ -329,7 +329,7 @@ def write_npz(pool: Path, path: str | Path) -> Path:
     return Path(path)
 
 
-def draw_picture(pixels: NDArray[np.uint8], path: Path, *, columns: int, cell: int = 48) -> Path:
+def draw_image_grid(pixels: NDArray[np.uint8], path: Path, *, columns: int, cell: int = 48) -> Path:
     """Write images (n, height, width, channels) as a PNG grid, row by row."""
     with tell_missing("data"):
         from PIL import Image

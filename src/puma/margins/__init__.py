@@ -2,7 +2,7 @@
 
 from puma.margins.compare import (
     compare_margins,
-    draw_heat_map,
+    draw_joint_margins,
     draw_scatter,
     format_comparisons,
     save_comparisons,
@@ -35,8 +35,8 @@ __all__ = [
     "count_histograms",
     "describe_margins",
     "describe_task",
-    "draw_heat_map",
     "draw_in_terminal",
+    "draw_joint_margins",
     "draw_picture",
     "draw_scatter",
     "estimate_measuring",

@@ -186,7 +186,7 @@ def draw_scatter(tables: Mapping[str, Margins], path: Path, *, eps: float, unit:
     figure.savefig(path, dpi=150)
 
 
-def draw_heat_map(comparisons: Sequence[MarginComparison], path: Path) -> None:
+def draw_joint_margins(comparisons: Sequence[MarginComparison], path: Path) -> None:
     """Draw rank correlation and agreement of plans of every pair, as two maps with their numbers in them."""
     with tell_missing("report"):
         from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from puma.planning.export import (
 )
 from puma.planning.plan import Plan, find_lost_classes, is_plan
 from puma.planning.prune import Drop, PruneRule, prune, prune_strata
-from puma.planning.show import compare_plans, describe_plan, draw_plan, warn_of_imbalance, warn_of_threshold
+from puma.planning.show import compare_plans, draw_plan, format_plan, warn_of_imbalance, warn_of_threshold
 from puma.planning.strength import StrengthRule, adaptive_strength
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "build_plan",
     "check_rules",
     "compare_plans",
-    "describe_plan",
     "draw_plan",
     "export_bitmap",
     "export_keys",
@@ -39,6 +38,7 @@ __all__ = [
     "export_webdataset",
     "find_lost_classes",
     "find_prune_start",
+    "format_plan",
     "is_plan",
     "make_plan",
     "prune",

@@ -17,7 +17,7 @@ _NEAR, _SAFE = 2.0, 3.0  # in eps: pruning from 1.6 on took a quarter of the rob
 _BALANCE_SHIFT = 1.5  # a class whose share of the pool changes by more than this factor is worth a warning
 
 
-def describe_plan(plan: Plan, pool: Pool | None = None) -> str:
+def format_plan(plan: Plan, pool: Pool | None = None) -> str:
     """Counts, strengths and, with the pool, classes and origins, as lines of text."""
     keep, strength = plan.keep, plan.strength[plan.keep]
     share = len(strength) / max(len(plan), 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from puma.errors import PumaError, unknown_name
-from puma.evaluation import ATTACKS, check_config, read_evaluation
+from puma.evaluation import ATTACKS, check_evaluation_config, read_evaluation
 from puma.experiments.presets import PRESETS
 from puma.experiments.results import (
     Place,
@@ -152,7 +152,7 @@ def check_inputs(experiment: Experiment, rows: list[RowSpec], workspace: Workspa
     if not rows:
         raise PumaError(f"preset {workspace.setting.preset} has no net for that row of {experiment.name}; run others.")
     resolve_device(workspace.setting.nets["main"].compute.device)
-    check_config(workspace.setting.evaluation, workspace.setting.eps)
+    check_evaluation_config(workspace.setting.evaluation, workspace.setting.eps)
     amounts: set[GeneratedAmount] = set()
     for row in rows:
         amounts |= list_amounts(row.wants)
@@ -174,7 +174,7 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
         progress.files[row.name][seed] = SeedFiles(seed, pools=pools, margins=path)
         by = row.wants.by
         commit = workspace.read_commit(workspace.train_model(by, seed)) if isinstance(by, ModelSpec) else find_commit()
-        progress.add(row, seed, row.at, summarise_margins(path, workspace.setting.eps), commit)
+        progress.add(row, seed, row.at, summarise_margin_file(path, workspace.setting.eps), commit)
         return
     model, pools = row.wants, workspace.find_pools(row.wants).pools
     run = workspace.train_model(model, seed)
@@ -225,7 +225,7 @@ def read_accuracies(evaluation: Path) -> dict[str, float]:
     return {ATTACKS[name].quantity: counted.accuracy for name, counted in read_evaluation(evaluation).counts.items()}
 
 
-def summarise_margins(path: Path, eps: float) -> dict[str, float]:
+def summarise_margin_file(path: Path, eps: float) -> dict[str, float]:
     """Summarise margins: quantiles of those that were found, and shares of all."""
     table = read_margins(path)
     found = table.margin[table.crossed].double().numpy()
