@@ -37,7 +37,9 @@ def compare_files(study: ReportStudy) -> list[ComparedPair]:
     found: list[ComparedPair] = []
     margins = _list_files(study, "margins")
     if len(margins) > 1:
-        found += _compare_margins({name: open_margins(path) for path, name in list(margins.items())[:_MOST_FILES]})
+        eps = next((row.eps for row in study.rows if row.eps), None)
+        tables = {name: open_margins(path) for path, name in list(margins.items())[:_MOST_FILES]}
+        found += _compare_margins(tables, eps)
     plans = _list_files(study, "plan")
     if len(plans) == 2:
         (one, first), (two, second) = plans.items()
@@ -65,7 +67,7 @@ def align_ids(one: NDArray[np.int64], two: NDArray[np.int64]) -> tuple[NDArray[n
     return first, second
 
 
-def _compare_margins(tables: dict[str, Margins]) -> list[ComparedPair]:
+def _compare_margins(tables: dict[str, Margins], eps: float | None) -> list[ComparedPair]:
     title = "Margin files"
     origins = {name: (str(table.made_from.get("norm", "")), str(table.made_from.get("pool_fingerprint")))
                for name, table in tables.items()}  # fmt: skip
@@ -77,7 +79,7 @@ def _compare_margins(tables: dict[str, Margins]) -> list[ComparedPair]:
         return [ComparedPair(title, "", words, [], [])] if len(tables) == 2 else []
     norm = origin[0]
     try:
-        pairs = compare_margins(alike, eps=USUAL_EPS.get(norm, 0.5))
+        pairs = compare_margins(alike, eps=eps or USUAL_EPS.get(norm, 0.5))
     except PumaError as error:
         return [ComparedPair(title, "", make_tag("p", f"The margin files cannot be compared: {error}"), [], [])]
     of = [f"{name} is of {name_margin_model(table.made_from)}, by {table.made_from.get('method')}"

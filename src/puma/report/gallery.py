@@ -63,7 +63,10 @@ def select_samples(
 COLUMNS, PER_SHEET = 32, 512  # of the sheets that the images lie on
 EXACT, LARGEST = 32, 64  # pixels: up to EXACT pictures stay as they are, larger ones are scaled down to LARGEST
 GROUPS = {
-    "lowest": ("Most negative margins", "Wrong by far{first}: look for wrong labels here first."),
+    "lowest": (
+        "Most negative margins",
+        "Wrong by far{first}: look for wrong labels here first, though most are only hard for this net.",
+    ),
     "zero": ("Around 0", "On the boundary: right or wrong by a hair."),
     "eps": ("Around eps", "The attack at full strength just reaches the boundary, or just does not."),
     "easy": ("Around the easy threshold", "Where pruning begins: what is higher goes."),

@@ -25,7 +25,7 @@ from puma.report.gallery import (
 )
 from puma.report.row_figures import draw_margins, draw_trade_offs, draw_training
 from puma.report.row_tables import compare_in_table, describe_study, list_notes, tabulate_classes
-from puma.report.rows import ReportStudy, RowResult, read_results
+from puma.report.rows import ReportStudy, RowResult, forget_margins, read_results
 from puma.report.samples import SampleTable, load_shown_samples
 from puma.report.scan import read_study
 from puma.report.svg import Markup, embed_json, join_markup, make_tag
@@ -65,11 +65,18 @@ def write_report(
     check_out(out, force=force)
     if max_samples < LEAST:
         raise PumaError(f"--max-samples must be at least {LEAST}, got {max_samples}.")
-    study = read_study([Path(path) for path in paths])
+    try:
+        text = _make_text([Path(path) for path in paths], title, max_samples, show=show)
+    finally:
+        forget_margins()
+    return write_text(out, text.encode(errors="backslashreplace").decode())
+
+
+def _make_text(paths: list[Path], title: str | None, max_samples: int, *, show: bool) -> str:
+    study = read_study(paths)
     results = read_results(study, show=show)
     samples = load_shown_samples(study)
-    text = render_page(study, results, samples, title=title or study.title, max_samples=max_samples, show=show)
-    return write_text(out, text.encode(errors="backslashreplace").decode())
+    return render_page(study, results, samples, title=title or study.title, max_samples=max_samples, show=show)
 
 
 def check_out(out: Path, *, force: bool) -> None:

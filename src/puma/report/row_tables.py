@@ -260,15 +260,15 @@ def describe_study(study: ReportStudy, results: list[RowResult]) -> Markup:
     models = [_name_margin_model(result) for result in results]
     rows = [
         [result.row.short_name, list_seeds(seed.seed for seed in result.row.seeds if seed.run or seed.evaluation),
-         *([] if alike else [pool]), _describe_plan(result), *([model] if any(models) else [])]
+         *([] if alike else [pool]), *([model or "–"] if any(models) else []), _describe_plan(result)]
         for result, pool, model in zip(results, images, models, strict=True)
     ]  # fmt: skip
     headers = [
         "row",
         "seeds",
         *([] if alike else ["training images"]),
-        "plan",
         *(["margins of"] if any(models) else []),
+        "plan",
     ]
     headings = [result.row.heading for result in results]
     table = make_table(headers, rows, caption="The rows of this report", numbers_from=len(headers), headings=headings)

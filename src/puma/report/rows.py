@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,24 @@ def open_pool(paths: Sequence[Path]) -> Pool:
 
 
 def open_margins(path: Path) -> Margins:
-    """Read margins; those without a sample raise."""
+    """Read margins; those without a sample raise. The last few are kept: several parts of a page ask for them."""
     with tell_damage(str(path)):
-        table = read_margins(path)
+        written = path.stat()
+        table = _keep_margins(path.resolve(), (written.st_mtime_ns, written.st_size))
     if not len(table):
         raise PumaError(f"{path} holds no sample; measure the margins again.")
     return table
+
+
+@lru_cache(maxsize=2)
+def _keep_margins(path: Path, _version: tuple[int, int]) -> Margins:
+    """Read margins once for as long as the file stays as it is."""
+    return read_margins(path)
+
+
+def forget_margins() -> None:
+    """Give the memory of margins back."""
+    _keep_margins.cache_clear()
 
 
 def read_margins_origin(path: Path) -> dict[str, Any]:

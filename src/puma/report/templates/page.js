@@ -221,7 +221,7 @@ function gallery(all) {
     made.append(element("span", `→ ${named(all.prediction[place])}`, wrong(place) ? "wrong" : ""));
     made.append(element("span", `margin ${marginOf(place)}`));
     if (all.planned && all.kept[place]) made.append(element("span", `strength ${signed(all.strength[place])}`));
-    made.append(element("span", [all.planned ? planOf(place) : "", all.generated && all.generated[place] ? "generated" : ""].filter(Boolean).join(", ")));
+    made.append(element("span", [all.planned ? planOf(place) : "", !all.tile && all.generated && all.generated[place] ? "generated" : ""].filter(Boolean).join(", ")));
     made.addEventListener("click", () => show(list, index));
     return made;
   }
