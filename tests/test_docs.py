@@ -42,7 +42,8 @@ FENCE = re.compile(
 
 # verb -> flags that make it short; they replace those of the page
 SHORT: dict[str, dict[str, list[str]]] = {
-    "train": {"--samples-seen": ["256"]},
+    "train": {"--samples-seen": ["256"], "--snapshot-every": ["128"]},
+    "scores dynamics": {"--window": ["2"]},
     "iterate": {"--samples-seen": ["256"]},
     "scores el2n": {"--samples-seen": ["256"]},
     "data distort": {"--count": ["50"]},
