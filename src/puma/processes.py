@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,6 +129,16 @@ def resolve_device(device: str, local_rank: int | None = None) -> torch.device:
         except Exception as error:  # each kind of device has errors of its own
             raise PumaError(f"device {device!r} is not there; use the device cpu.") from error
     return place
+
+
+def measure_peak_memory(device: torch.device) -> int:
+    """Return the most bytes that this process has had so far, on its device too; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak + (int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else 0)
 
 
 def restart_count() -> int:

@@ -78,3 +78,19 @@ def _line_printer(title: str, total: int, unit: str) -> Advance:
         print(f"{line}, {note}" if note else line, file=sys.stderr, flush=True)
 
     return advance
+
+
+def format_bytes(count: float) -> str:
+    """Write an amount of memory with its unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:,.3g} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time with its unit."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.1f} hours"

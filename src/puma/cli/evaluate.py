@@ -2,6 +2,8 @@
 
 import math
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +29,8 @@ from puma.evaluation import (
 )
 from puma.files import link_to_file
 from puma.pools import Pool
-from puma.processes import resolve_device
+from puma.processes import measure_peak_memory, resolve_device
+from puma.progress import format_bytes, format_seconds
 from puma.training import RunFolder, load_model
 
 
@@ -74,7 +77,7 @@ def evaluate_model(
         device: such as cpu or cuda.
         seed: of the attacks.
         trust_code: import the code that a run names as its model; see docs/security.md.
-        dry_run: say what would be done and how many passes it takes; attack nothing.
+        dry_run: say what would be done and, by a trial on a few images, what it takes; write nothing.
     """
     images = Pool.open(pool)
     run_eps, run_norm = _read_attack(Path(model))
@@ -106,7 +109,9 @@ def evaluate_model(
     usual = Path(model) / f"evaluation-{pool.name}" if Path(model).is_dir() else Path("evaluation")
     folder = choose_evaluation_folder(out or usual, key, strict=out is not None)
     if dry_run:
-        print(_describe_work(config, radius, len(choose_rows(images, max_samples, first=first)), folder))
+        samples = len(choose_rows(images, max_samples, first=first))
+        print(_describe_work(config, radius, samples, folder))
+        print(_estimate_work(network, images, radius, config, samples, place))
         return
     result = evaluate_pool(
         network, images, radius, config, device=place, state_path=folder / "state.json", key=key, show=True
@@ -176,4 +181,33 @@ def _format_row(name: str, counted: Count) -> str:
 def _describe_work(config: EvaluationConfig, eps: float, samples: int, folder: Path) -> str:
     lines = [f"{samples:,} images, eps {eps:g} ({config.norm}), into {folder}"]
     lines += [f"  {name:<12}{ATTACKS[name].cost} for each image that is right before it" for name in config.attacks]
+    return "\n".join(lines)
+
+
+_TRIAL = 16  # images of a trial; AutoAttack is not tried, since a few take minutes
+
+
+def _estimate_work(
+    network: nn.Module, images: Pool, eps: float, config: EvaluationConfig, samples: int, device: torch.device
+) -> str:
+    """Attack a few images and count on to all of them."""
+    lines, count = [], min(samples, _TRIAL)
+    for name in config.attacks:
+        if name == "autoattack":
+            lines.append(f"time        {name} is not tried; up to 170 times as long as cw")
+            continue
+        trial = replace(config, attacks=(name,), max_samples=count, first=False, masking_samples=0)
+        begun = time.perf_counter()
+        evaluate_pool(network, images, eps, trial, device=device)
+        seconds = (time.perf_counter() - begun) / count * samples
+        lines.append(f"time        {name} about {format_seconds(seconds)} on one {device}, by a trial on {count}")
+    steps = {
+        name: attack.gradient.steps for name, attack in ATTACKS.items() if attack.gradient and name in config.attacks
+    }
+    forwards = samples * (1 + sum(steps.values()) + len(steps))
+    lines.append(
+        f"passes      up to {forwards:.3g} forward and {samples * sum(steps.values()):.3g} backward, AutoAttack aside"
+    )
+    lines.append(f"memory      about {format_bytes(measure_peak_memory(device))}, at a batch of {count}")
+    lines.append(f"disk        about {format_bytes(30 * samples + 50_000)}")
     return "\n".join(lines)

@@ -2,18 +2,26 @@
 
 import json
 import os
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import torch
 from tyro.conf import Positional, arg
 
 from puma.cli.flags import find_value
 from puma.errors import PumaError
 from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_generator_recipe
+from puma.pools import Pool
+from puma.processes import measure_peak_memory
+from puma.progress import format_bytes, format_seconds
 
 DEFAULT_RECIPE = "fashion-14px"
+_FILES = 8  # copies of the weights on disk: two checkpoints of net, average and Adam's moments
 
 
 def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
@@ -73,8 +81,30 @@ def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Pat
     print(json.dumps(asdict(settings), indent=1))
     print(f"parameters   {cost.parameters:,}")
     print(f"length       {samples:,} samples = {settings.steps:,} steps of {settings.batch_size}")
+    print(f"passes       1 forward and 1 backward per sample, {2 * samples:.3g} in all")
+    memory = measure_peak_memory(torch.device(cost.device))
+    print(f"memory       about {format_bytes(memory)} in one process, images included")
+    print(f"disk         about {format_bytes(_FILES * 4 * cost.parameters)} for checkpoints and the generator")
     print(f"time         about {cost.seconds_per_sample * samples / 3600:.3g} hours on one {cost.device}")
     print(f"sampling     about {1 / cost.seconds_per_image:,.3g} images/s at 18 noise levels (35 passes)")
+
+
+def _print_sampling_cost(generator: Path, count: int, settings: SampleConfig, device: str) -> None:
+    """Sample a block for a trial and count on to all images."""
+    from puma.generation import sample_pool
+
+    with tempfile.TemporaryDirectory(prefix="puma-") as folder:
+        few = min(count, settings.block)
+        sample_pool(generator, few, Path(folder) / "warm", settings, device=device)
+        begun = time.perf_counter()
+        made = sample_pool(generator, few, Path(folder) / "trial", settings, device=device)
+        seconds = (time.perf_counter() - begun) / few * count
+        pixels = int(np.prod(Pool.open(made).image_shape))
+    print(f"images       {count:,} into a pool of {format_bytes(count * (pixels + 5))}, twice that while it is written")
+    passes = settings.solver.passes
+    print(f"passes       {passes} forward per image, {passes * count:.3g} in all, guides not counted")
+    print(f"memory       about {format_bytes(measure_peak_memory(torch.device(device)))} in one process")
+    print(f"time         about {format_seconds(seconds)} on one {device}, by a short trial")
 
 
 def _tell_trained(folder: Path) -> None:
@@ -93,6 +123,7 @@ def sample_images(
     device: str = "cpu",
     force: bool = False,
     trust_code: bool = False,
+    dry_run: bool = False,
     settings: Annotated[SampleConfig, arg(name="")] = SampleConfig(),  # noqa: B008
 ) -> None:
     """Sample images into a pool of origin generated; an interrupted call is taken up by the same command.
@@ -105,11 +136,15 @@ def sample_images(
         device: such as cpu or cuda; under torchrun each process takes its own GPU and its share of the images.
         force: replace an existing pool.
         trust_code: import the code that the run of --guide names as its model; see docs/security.md.
+        dry_run: sample a few images into nowhere and say what all of them would cost.
     """
     from puma.generation import sample_pool
     from puma.models import trust_code_from_now_on
 
     trust_code_from_now_on(trust_code)
+    if dry_run:
+        _print_sampling_cost(generator, count, settings, device)
+        return
     sample_pool(generator, count, out, settings, device=device, npz=npz, force=force)
     if os.environ.get("RANK", "0") == "0":
         print(f"pool: {out} ({count:,} images)")

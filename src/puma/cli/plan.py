@@ -1,11 +1,13 @@
 """``puma plan`` and ``puma scores``: how difficult samples are, which to keep, how strongly to attack each."""
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from tyro.conf import Positional
 
 from puma.errors import PumaError
@@ -33,7 +35,11 @@ from puma.planning import (
     warn_of_threshold,
 )
 from puma.pools import Pool, open_pools
+from puma.processes import measure_peak_memory
+from puma.progress import format_bytes
 from puma.scores import Scores, open_named_scores, open_scores, save_scores
+
+_ROW_BYTES = 9  # of a row of a plan on disk
 
 
 def write_plan(
@@ -98,6 +104,7 @@ def write_plan(
         dry_run: print what the plan would do; write nothing.
         force: replace an existing plan.
     """
+    begun = time.process_time()
     if out.suffix != ".parquet":
         raise PumaError(f"--out must end in .parquet, got {out.name!r}.")
     _check_free(out, force or dry_run)
@@ -125,7 +132,11 @@ def write_plan(
     if margin is not None and score is None:
         for sentence in warn_of_threshold(find_prune_start(pool, margin, pruning, eps), eps):
             print(f"puma: warning: {sentence}.", file=sys.stderr)
-    if not dry_run:
+    if dry_run:
+        memory = measure_peak_memory(torch.device("cpu"))
+        spent, disk = time.process_time() - begun, format_bytes(_ROW_BYTES * len(made))
+        print(f"cost: no pass through a net, {spent:.2g} s, {format_bytes(memory)} of memory, about {disk} on disk")
+    else:
         print(f"plan: {made.save(out)}")
 
 
@@ -269,6 +280,7 @@ def score_by_el2n(
     samples_seen: int = 20_000,
     seed: int = 0,
     force: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Score every sample by EL2N: train a few nets briefly on clean images, average the length of their errors.
 
@@ -281,9 +293,10 @@ def score_by_el2n(
         samples_seen: length of each training.
         seed: of the first net; the others count up from it.
         force: replace an existing file.
+        dry_run: say what it would cost; train nothing.
     """
     from puma.scores import score_el2n
-    from puma.training import RunFolder, ensure_run, find_recipe, load_model
+    from puma.training import RunFolder, ensure_run, estimate_cost, find_recipe, format_cost, load_model, load_samples
 
     _check_free(out, force)
     if nets < 1:
@@ -292,6 +305,10 @@ def score_by_el2n(
         find_recipe(recipe), loss="standard", samples_seen=samples_seen, held_out=0, evaluate_every=0, select="last"
     )
     pool = open_pools(pools)
+    if dry_run:
+        print(f"each of {nets} trainings, and one forward pass of each net over {len(pool):,} samples:")
+        print(format_cost(settings, estimate_cost(settings, load_samples(settings, pools, None).inputs)))
+        return
     folders = [runs / f"net-{seed + index}" for index in range(nets)]
     for index, folder in enumerate(folders):
         ensure_run(replace(settings, seed=seed + index), pools, folder)

@@ -91,6 +91,22 @@ def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | 
     print(format_cost(settings, estimate_cost(settings, inputs)))
 
 
+def _print_rounds(
+    settings: TrainConfig, pools: tuple[Path, ...], pool: "Pool", method: str, rounds: int, trained: int
+) -> None:
+    """Print the cost of every training and of measuring the pool in between, by the untrained net."""
+    from puma.margins import estimate_pool_cost
+    from puma.processes import resolve_device
+    from puma.training import estimate_cost, format_cost, load_samples, make_model
+
+    inputs = load_samples(settings, pools, None).inputs
+    print(f"each of {trained} trainings:")
+    print(format_cost(settings, estimate_cost(settings, inputs)))
+    model = make_model(settings, inputs).to(resolve_device(settings.compute.device))
+    print(f"each of {rounds} measurements of the pool:")
+    print(estimate_pool_cost(model, pool, method=method, norm=settings.attack.norm))
+
+
 def _tell_finished(run: Path) -> None:
     """Say where the model is, once."""
     if os.environ.get("RANK", "0") == "0":
@@ -120,6 +136,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         gap: float = 0.0,
         method: str = "deepfool",
         recipe: str = DEFAULT_RECIPE,
+        dry_run: bool = False,
         settings: Annotated[TrainConfig, arg(name="")] = begun,
     ) -> None:
         """Train a margin model, then in each round measure margins, plan, and train the next model.
@@ -137,6 +154,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
             gap: subtracted from the margin.
             method: how margins are measured.
             recipe: the settings to begin with; every one can be changed below.
+            dry_run: say what training and measuring would cost; do nothing.
         """
         del recipe  # it has chosen the defaults of the settings
         if rounds < 1:
@@ -145,6 +163,9 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         pruning, strength = PruneRule(easy=prune_easy), StrengthRule("margin", settings.attack.eps, gap)
         check_rules(pruning, strength, settings.attack.norm)
         find_method(method)
+        if dry_run:
+            _print_rounds(settings, pools, pool, method, rounds, trained=rounds + (first is None))
+            return
         run = first or ensure_run(settings, pools, out / "run-0")
         for turn in range(1, rounds + 1):
             margins = _measure_or_find(

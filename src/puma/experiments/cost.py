@@ -18,7 +18,10 @@ from puma.experiments.spec import (
 )
 from puma.experiments.workspace import Workspace
 from puma.pools import Pool
-from puma.training import RunInputs, TrainConfig, estimate_cost
+from puma.progress import format_bytes
+from puma.training import RunInputs, TrainConfig, TrainingCost, estimate_cost
+
+_RUN_COPIES = 10  # of the weights on disk, checkpoints among them; margins and plans are small beside them
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class ExperimentCost:
     trainings: dict[str, int]
     samples: int
     hours: float
+    memory_bytes: int
+    disk_bytes: int
 
     @property
     def models(self) -> int:
@@ -47,15 +52,18 @@ def estimate_experiment(experiment: Experiment, workspace: Workspace) -> Experim
     trainings: dict[str, int] = {}
     seconds = 0.0
     samples = 0
-    timed: dict[TrainConfig, float] = {}
+    memory = disk = 0
+    timed: dict[TrainConfig, TrainingCost] = {}
     for model in models:
         config = workspace.setting.nets[model.net]
         trainings[config.model] = trainings.get(config.model, 0) + 1
         samples += config.samples_seen
         if config not in timed:
-            timed[config] = estimate_cost(config, *_describe_shape(workspace)).seconds_per_sample
-        seconds += timed[config] * config.samples_seen
-    return ExperimentCost(trainings, samples, seconds / 3600)
+            timed[config] = estimate_cost(config, *_describe_shape(workspace))
+        seconds += timed[config].seconds_per_sample * config.samples_seen
+        memory = max(memory, timed[config].memory_bytes)
+        disk += _RUN_COPIES * 4 * timed[config].parameters
+    return ExperimentCost(trainings, samples, seconds / 3600, memory, disk)
 
 
 def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
@@ -104,6 +112,8 @@ def describe_experiment(
         f"{found.samples * seeds:,} samples in all",
         f"time         about {found.hours * seeds:.3g} hours on one {setting.nets['main'].compute.device}, "
         f"by a short trial; margins and evaluation come on top",
+        f"memory       about {format_bytes(found.memory_bytes)} in one process, images not counted; "
+        f"disk about {format_bytes(found.disk_bytes * seeds)} for runs, margins and plans",
         f"evaluation   {', '.join(setting.evaluation.attacks)} on "
         + (f"{setting.evaluation.max_samples:,} test images" if setting.evaluation.max_samples else "all test images")
         + (f"; autoattack on {setting.autoattack_samples:,}" if setting.autoattack_samples else ""),

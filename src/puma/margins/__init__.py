@@ -19,7 +19,7 @@ from puma.margins.distribution import (
 )
 from puma.margins.margins_file import Margins, is_margins, read_margin_values, read_margins, read_margins_footer
 from puma.margins.measure_margins import measure_margins
-from puma.margins.measuring_cost import estimate_measuring, format_measuring
+from puma.margins.measuring_cost import estimate_measuring, estimate_pool_cost, format_measuring
 from puma.margins.pool_driver import describe_task, measure_pool, measure_to_file, predict_instead
 from puma.margins.predict_select import PredictConfig
 from puma.margins.search import METHODS, Status, find_method
@@ -40,6 +40,7 @@ __all__ = [
     "draw_picture",
     "draw_scatter",
     "estimate_measuring",
+    "estimate_pool_cost",
     "find_method",
     "find_suspects",
     "format_comparisons",

@@ -1,16 +1,17 @@
 """What measuring a pool costs, before it is begun: passes, seconds, memory and disk, from a short trial."""
 
-import sys
 import time
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from torch import nn
 
-from puma.margins.pool_driver import PoolTask, prepare_task
+from puma.margins.pool_driver import PART_SIZE, PoolTask, describe_task, prepare_task
 from puma.margins.predict_features import CORE, open_reader
 from puma.margins.predict_fit import MOST
-from puma.pools import to_unit
+from puma.pools import Pool, to_unit
+from puma.processes import measure_peak_memory
+from puma.progress import format_bytes, format_seconds
 
 _SLOW_SECONDS = 5.0  # a first look at a few images that takes so long says enough
 _ROW_BYTES = 34  # of a row in a margins file; compression takes off more where margins are alike
@@ -76,7 +77,7 @@ def estimate_measuring(task: PoolTask) -> MeasuringCost:
         backwards=backwards * measured,
         seconds=total,
         seconds_each=each,
-        memory_bytes=_peak_memory(device)
+        memory_bytes=measure_peak_memory(device)
         + _COLUMN_BYTES * task.provenance.part_size
         + (9 * samples + 4 * (width + len(CORE)) * min(measured, MOST) if predicting is not None else 0),
         disk_bytes=2 * _ROW_BYTES * samples + 4 * width * doubtful,  # parts and the file made of them
@@ -85,14 +86,10 @@ def estimate_measuring(task: PoolTask) -> MeasuringCost:
     )
 
 
-def _peak_memory(device: torch.device) -> int:
-    """Most memory that this process has had so far: the trial has loaded everything once."""
-    if sys.platform == "win32":  # which does not tell
-        return 0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return peak + (int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else 0)
+def estimate_pool_cost(model: nn.Module, pool: Pool, *, method: str = "deepfool", norm: str = "linf") -> str:
+    """Say in lines what measuring a pool by a model costs."""
+    task = describe_task(model, pool, method, norm, 128, None, PART_SIZE, None, False, "")
+    return format_measuring(estimate_measuring(task), task)
 
 
 def format_measuring(cost: MeasuringCost, task: PoolTask) -> str:
@@ -115,19 +112,3 @@ def format_measuring(cost: MeasuringCost, task: PoolTask) -> str:
                 "how many is told after the predictions, before they are measured"
             )
     return "\n".join(lines)
-
-
-def format_bytes(count: float) -> str:
-    """Write an amount of memory with its unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
-
-
-def format_seconds(seconds: float) -> str:
-    """Write a time with its unit."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.1f} hours"

@@ -12,11 +12,11 @@ from puma.training.config import (
     check_train_config,
     config_to_dict,
 )
-from puma.training.estimate import estimate_cost, format_cost
+from puma.training.estimate import TrainingCost, estimate_cost, format_cost
 from puma.training.losses import trades_loss
 from puma.training.outcomes import score_difficulty, score_snapshots
 from puma.training.recipes import RECIPES, find_recipe
-from puma.training.run import Run, create_run, ensure_run, resume_run, start_run, train
+from puma.training.run import Run, create_run, ensure_run, make_model, resume_run, start_run, train
 from puma.training.run_folder import RunFolder, RunInputs, find_init, load_model
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "RunInputs",
     "SoftPruningConfig",
     "TrainConfig",
+    "TrainingCost",
     "check_train_config",
     "config_to_dict",
     "create_run",
@@ -41,6 +42,7 @@ __all__ = [
     "format_cost",
     "load_model",
     "load_samples",
+    "make_model",
     "resume_run",
     "score_difficulty",
     "score_snapshots",

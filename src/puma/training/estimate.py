@@ -10,6 +10,7 @@ from torch import Tensor
 
 from puma.models import ARCHITECTURES, count_parameters
 from puma.processes import ProcessGroup, resolve_device
+from puma.progress import format_bytes
 from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
 from puma.training.losses import shares_clean_logits
@@ -19,6 +20,9 @@ from puma.training.step import TrainState, make_train_state, train_step
 
 _ENOUGH_SECONDS = 0.5  # long enough to be timed well
 _SLOW_SECONDS = 5.0  # nobody wants to wait for a second one
+_FILES = (
+    9  # copies of the weights on disk: two checkpoints of weights, average and momentum, the model, best, and start
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def format_cost(config: TrainConfig, cost: TrainingCost) -> str:
         f"length       {samples:,} samples = {config.steps:,} steps of {config.batch_size}",
         f"passes       {cost.forwards} forward and {cost.backwards} backward per sample, {passes:.3g} in all",
         f"memory       about {cost.memory_bytes / 2**30:.2f} GiB in one process, pool not counted",
+        f"disk         about {format_bytes(_FILES * 4 * cost.parameters)} for checkpoints and models",
         f"time         about {cost.hours(samples):.3g} hours on one {cost.device}, "
         f"{1 / max(cost.seconds_per_sample, 1e-12):,.3g} samples/s in a short trial",
     ]
