@@ -129,6 +129,19 @@ def open_regular(path: str | Path, what: str = "a file") -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
+@contextmanager
+def name_natively(path: str | Path) -> Iterator[str]:
+    """Yield a name by which a library in another language can read a file: most know names in UTF-8 only."""
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        with open_regular(path) as file:
+            yield f"/dev/fd/{file.fileno()}"
+        return
+    yield name
+
+
 def read_bytes(path: str | Path, what: str, largest: int = _LARGEST_JSON) -> bytes:
     """Read a regular file of at most ``largest`` bytes."""
     with open_regular(path, what) as file:

@@ -85,7 +85,8 @@ def test_bad_flags_exit_with_2(words: list[str], puma: Run) -> None:
     assert "Traceback" not in err
 
 
-def test_import_and_show(tmp_path: Path, puma: Run) -> None:
+def test_import_and_show(tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "digits"
     code, said, _ = puma("data", "import", "digits", "--out", str(out))
     assert code == 0
@@ -93,7 +94,7 @@ def test_import_and_show(tmp_path: Path, puma: Run) -> None:
     code, said, _ = puma("data", "show", str(out))
     assert code == 0
     assert "origin: 364 real, 0 generated" in said
-    with Image.open(out / "train" / "grid.png") as grid:
+    with Image.open(tmp_path / "digits-train.png") as grid:
         assert grid.size[1] == 640
     code, _, _ = puma("data", "show", str(out / "test"), "--picture", str(tmp_path / "p.png"))
     assert code == 0

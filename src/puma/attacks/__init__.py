@@ -9,6 +9,7 @@ from puma.attacks.norms import (
     check_radius,
     find_norm,
     per_sample,
+    tell_precision,
     to_tensors,
 )
 from puma.attacks.pgd import LOSSES, bim, fgsm, pgd, run_pgd
@@ -27,5 +28,6 @@ __all__ = [
     "per_sample",
     "pgd",
     "run_pgd",
+    "tell_precision",
     "to_tensors",
 ]

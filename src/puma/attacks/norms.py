@@ -4,6 +4,8 @@ Radii are (n,), never negative.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,6 +208,21 @@ def to_tensors(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
         raise PumaError(f"labels must be a tensor, numpy array or list, got {type(labels).__name__}.")
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     return images, labels.to(torch.int64) if whole else labels
+
+
+@contextmanager
+def tell_precision(images: Tensor) -> Iterator[None]:
+    """Within the block a model that computes in another precision than the images have is told in one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "dtype" not in str(error) and "same type" not in str(error) and "scalar type" not in str(error):
+            raise
+        kind = str(images.dtype).removeprefix("torch.")
+        raise PumaError(
+            f"the model computes in another precision than the images, which are {kind}: give model.to(images.dtype), "
+            f"or images in the model's own ({str(error).splitlines()[0].rstrip('.')})."
+        ) from error
 
 
 def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> None:

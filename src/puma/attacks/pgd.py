@@ -21,6 +21,7 @@ from puma.attacks.norms import (
     check_radius,
     find_norm,
     per_sample,
+    tell_precision,
     to_tensors,
 )
 from puma.errors import PumaError, unknown_name
@@ -102,20 +103,21 @@ def pgd(
     check_radius(eps, norm=norm, pixels=pixels, bounds=bounds)
     if step_size is not None and step_size != math.inf:
         check_radius(step_size, "step_size", norm=norm, pixels=pixels, bounds=bounds)
-    return run_pgd(
-        model,
-        images,
-        labels,
-        eps,
-        steps=steps,
-        step_size=math.inf if step_size is None else step_size,
-        step_ratio=1 / _STEPS_PER_RADIUS if step_size is None else 1.0,
-        loss=loss,
-        random_start=random_start,
-        norm=norm,
-        bounds=bounds,
-        generator=generator,
-    )
+    with tell_precision(images):
+        return run_pgd(
+            model,
+            images,
+            labels,
+            eps,
+            steps=steps,
+            step_size=math.inf if step_size is None else step_size,
+            step_ratio=1 / _STEPS_PER_RADIUS if step_size is None else 1.0,
+            loss=loss,
+            random_start=random_start,
+            norm=norm,
+            bounds=bounds,
+            generator=generator,
+        )
 
 
 def fgsm(

@@ -3,6 +3,7 @@
 Only the module of the verb that was asked for is imported, so help and errors come at once.
 """
 
+import codecs
 import contextvars
 import difflib
 import importlib
@@ -10,12 +11,19 @@ import os
 import signal
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from puma.errors import Interrupted, PumaError, tell_missing
 
 __all__ = ["COMMANDS", "Verb", "call_verb", "find_verb", "load_verb", "main"]
+
+
+_SIGNS = {"█": "#", "±": "+-", "×": "x", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
+_PATIENCE = 5.0  # seconds; torchrun looks for processes that have ended ten times a second
 
 
 class Verb(NamedTuple):
@@ -86,10 +94,13 @@ COMMANDS: dict[str, Verb] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one verb and exit: 0 done, 2 bad input (told in one sentence), 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
     try:
-        call_verb(words)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            call_verb(words)
         sys.stdout.flush()
         leave_torchrun()
     except PumaError as error:
@@ -107,13 +118,37 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
+def prepare_streams() -> None:
+    """Make sure that nothing which is printed can fail: closed streams, terminals that lack a sign, odd file names."""
+    codecs.register_error("puma", _replace_sign)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="puma")
+
+
+def _replace_sign(error: UnicodeError) -> tuple[str, int]:
+    """Write bars by what every terminal has, anything else by its number."""
+    assert isinstance(error, UnicodeEncodeError)
+    wrong = error.object[error.start : error.end]
+    told = "".join(_SIGNS.get(sign, sign.encode("ascii", "backslashreplace").decode()) for sign in wrong)
+    return told, error.end
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Tell a warning in the way of everything else, without the line of code it comes from."""
+    print(f"puma: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def leave_torchrun() -> None:
     """End a process that torchrun started, once all is written, without the way out of the interpreter.
 
     There, threads of the process group may still be within C++ and abort the process: torchrun would take a run that
     has succeeded for a failed one.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stderr.flush()
         os._exit(0)
 
@@ -190,6 +225,12 @@ def version_line() -> str:
 
 
 def exit_with(sentence: str) -> None:
-    """Print the sentence and exit with code 2."""
+    """Print the sentence and exit with code 2.
+
+    Of processes that torchrun started all find the same fault as a rule. The first tells it and torchrun ends the
+    others; only where the first has no such fault do they come to tell theirs.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
+        time.sleep(_PATIENCE)
     print(f"puma: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(2)

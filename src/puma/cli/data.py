@@ -243,17 +243,21 @@ def show_pool(path: Positional[Path], /, *, picture: Path | None = None, seed: i
 
     Args:
         path: a pool, or a folder of pools.
-        picture: where to write the PNG; by default POOL/grid.png.
+        picture: where to write the PNG; by default into the current folder, named after the pool.
         seed: another seed shows other images.
     """
     if picture is not None:
         check_output("--picture", picture, ".png")
-    for name, pool in open_inner_pools(path).items():
+    pools = open_inner_pools(path)
+    own = path.resolve() if len(pools) > 1 else path.resolve().parent
+    targets = {name: picture or Path(f"{own.name}-{name}.png") for name in pools}
+    if picture is not None and len(pools) > 1:
+        targets = {name: picture.with_stem(f"{picture.stem}-{name}") for name in pools}
+    for target in targets.values():
+        check_output("--picture", target, ".png")
+    for name, pool in pools.items():
         for store in pool.stores:
             store.verify()
         print(describe_pool(pool, name))
-        target = picture or pool.stores[0].path / "grid.png"
-        if picture is not None and len(open_inner_pools(path)) > 1:
-            target = picture.with_stem(f"{picture.stem}-{name}")
-        draw_grid(pool, target, seed=seed)
-        print(f"picture: {target}\n")
+        draw_grid(pool, targets[name], seed=seed)
+        print(f"picture: {targets[name]}\n")

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +150,66 @@ def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield (f"--{name}" if re.match(r"[a-z]", name) else name), what
 
 
-_BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<", ".json": b"{", ".csv": b"wnid"}
+# how files of a kind begin
+_BEGINNINGS: dict[str, tuple[bytes, ...]] = {
+    ".png": (b"\x89PNG",),
+    ".pdf": (b"%PDF",),
+    ".svg": (b"<",),
+    ".json": (b"{",),
+    ".csv": (b"wnid", b"sample_id", b'"sample_id"', b"filepath"),
+    ".npy": (b"\x93NUMPY",),
+    ".npz": (b"PK",),
+    ".parquet": (b"PAR1",),
+}
+_LONGEST = max(len(start) for starts in _BEGINNINGS.values() for start in starts)
 
 
-def check_output(flag: str, out: Path, *suffixes: str) -> None:
-    """Raise unless ``out`` ends in one of the suffixes and what is there already is of that kind."""
-    if out.suffix not in suffixes:
+def check_output(
+    flag: str,
+    out: Path,
+    *suffixes: str,
+    inputs: Iterable[Path | None] = (),
+    table: Callable[[Path], object] | None = None,
+    content: str = "",
+    force: bool = True,
+) -> None:
+    """Raise unless a file may be written to ``out``: nothing is replaced but a file of the same kind, no input ever.
+
+    ``suffixes`` are those that the name may have, ``content`` is that of what is written where the name may have
+    another; ``table`` reads tables of the kind that is written and raises on others. Without ``force`` nothing is
+    replaced at all.
+    """
+    if suffixes and out.suffix not in suffixes:
         raise PumaError(f"{flag} must end in {' or '.join(suffixes)}, got {out.name!r}.")
     if out.is_dir():
         raise PumaError(f"{flag} {out} is a folder; give the name of a file.")
-    if out.is_file():
-        with out.open("rb") as file:
-            beginning = file.read(4)
-        if beginning and not beginning.startswith(_BEGINNINGS[out.suffix]):
-            raise PumaError(f"{flag} {out} is a file of another kind; it is not replaced, choose another name.")
+    if not os.path.lexists(out):
+        return
+    if any(path is not None and path.exists() and out.exists() and path.samefile(out) for path in inputs):
+        raise PumaError(f"{flag} {out} is what is read; choose another name.")
+    if not force:
+        raise PumaError(f"{out} exists already; choose another name for {flag}, or give --force to replace it.")
+    if not _is_of_kind(out, content or out.suffix, table):
+        raise PumaError(f"{flag} {out} is a file of another kind; it is not replaced, choose another name.")
+
+
+def _is_of_kind(out: Path, suffix: str, table: Callable[[Path], object] | None) -> bool:
+    """Tell by its content whether a file is what its name says; an empty one may be anything."""
+    if not out.is_file():  # a link to nowhere, a pipe, a device
+        return False
+    with out.open("rb") as file:
+        beginning = file.read(_LONGEST)
+    if not beginning:
+        return True
+    if table is not None:
+        try:
+            table(out)
+        except PumaError:
+            return False
+        return True
+    if suffix in _BEGINNINGS:
+        return beginning.startswith(_BEGINNINGS[suffix])
+    return not any(beginning.startswith(starts) for starts in _BEGINNINGS.values())
 
 
 def find_value(flag: str, words: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tyro.conf import Positional, arg
 
-from puma.cli.flags import find_value
+from puma.cli.flags import check_output, find_value
 from puma.errors import PumaError
 from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_generator_recipe
 from puma.pools import Pool
@@ -142,6 +142,8 @@ def sample_images(
     from puma.models import trust_code_from_now_on
 
     trust_code_from_now_on(trust_code)
+    if npz is not None:
+        check_output("--npz", npz, ".npz")
     if dry_run:
         _print_sampling_cost(generator, count, settings, device)
         return

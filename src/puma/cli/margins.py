@@ -158,10 +158,10 @@ def show_margins(
         raise PumaError("give at least one margins file.")
     if bins < 1:
         raise PumaError(f"bins must be at least 1, got {bins}.")
-    if picture is not None:
-        check_output("--picture", picture, ".png")
+    target = picture or files[0].with_suffix(".png")
+    check_output("--picture", target, ".png", inputs=files)
     if histogram is not None:
-        check_output("--histogram", histogram, ".json")
+        check_output("--histogram", histogram, ".json", inputs=files)
     tables = {_short_name(path, files): read_margins(path) for path in files}
     check_radius(eps, "--eps", norm=next(iter(tables.values())).made_from["norm"])
     for name, table in tables.items():
@@ -170,7 +170,6 @@ def show_margins(
     linf = next(iter(tables.values())).made_from["norm"] == "linf"
     unit = 255.0 if linf else 1.0
     print(draw_in_terminal(drawn, unit))
-    target = picture or files[0].with_suffix(".png")
     draw_picture(drawn, target, eps=eps, unit=unit, label="margin x 255 (L_inf)" if linf else "margin (L2)")
     print(f"picture: {target}")
     if histogram is not None:
@@ -213,7 +212,7 @@ def compare_margin_files(
         ("--table", table, ".json"),
     ):
         if path is not None:
-            check_output(flag, path, suffix)
+            check_output(flag, path, suffix, inputs=files)
     if len(set(files)) < len(files):
         raise PumaError("a file is given twice; every file is compared with the others only.")
     tables = {_short_name(path, files): read_margins(path) for path in files}
@@ -223,10 +222,12 @@ def compare_margin_files(
     print(format_comparisons(found, unit))
     label = "margin x 255" if linf else "margin (L2)"
     scatter = picture or files[0].with_name(f"{files[0].stem}-compare.png")
+    check_output("--picture", scatter, ".png", inputs=files)
     draw_scatter(tables, scatter, eps=eps, unit=unit, label=label)
     print(f"picture: {scatter}")
     if heat_map is not None or len(files) > 2:
         target = heat_map or files[0].with_name(f"{files[0].stem}-heat-map.png")
+        check_output("--heat-map", target, ".png", inputs=files)
         draw_joint_margins(found, target)
         print(f"heat map: {target}")
     if table is not None:
@@ -260,8 +261,7 @@ def export_suspects(
 
     if not files:
         raise PumaError("give at least one margins file.")
-    if out.suffix != ".csv":
-        raise PumaError(f"--out must end in .csv, got {out.name!r}.")
+    check_output("--out", out, ".csv", inputs=files)
     opened = open_pools(pool)
     tables = [read_margins(path) for path in files]
     suspects = find_suspects(tables, opened, lowest)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tyro.conf import Positional
 
+from puma.cli.flags import check_output
 from puma.errors import PumaError
 from puma.files import Link
 from puma.margins import warn_of_model
@@ -37,7 +38,8 @@ from puma.planning import (
 from puma.pools import Pool, open_pools
 from puma.processes import measure_peak_memory
 from puma.progress import format_bytes
-from puma.scores import Scores, open_named_scores, open_scores, save_scores
+from puma.scores import KINDS, Scores, open_named_scores, open_scores, save_scores
+from puma.tables import read_head
 
 _ROW_BYTES = 9  # of a row of a plan on disk
 
@@ -105,9 +107,8 @@ def write_plan(
         force: replace an existing plan.
     """
     begun = time.process_time()
-    if out.suffix != ".parquet":
-        raise PumaError(f"--out must end in .parquet, got {out.name!r}.")
-    _check_free(out, force or dry_run)
+    read = [margins, *(Path(text.rpartition(":")[0] or text) for text in (score, difficulty) if text)]
+    check_output("--out", out, ".parquet", inputs=read, table=Plan.open, force=force or dry_run)
     pool = open_pools(pools)
     margin = open_scores(margins, "margin") if margins else None
     rule = strength or ("constant" if margins is None else "margin")
@@ -150,16 +151,17 @@ def show_plan(
         pools: the pools it was made for; then classes and origins are shown too.
         picture: where to write the PNG; by default beside the plan.
     """
+    target = picture or path.with_suffix(".png")
+    check_output("--picture", target, ".png", inputs=[path])
     plan = Plan.open(path)
+    if not len(plan):
+        raise PumaError(f"{path} has no samples to draw.")
     pool = open_pools(pools) if pools else None
     if pool is not None:
         plan.of(pool)
     print(format_plan(plan, pool))
     if pool is not None:
         _warn_of_imbalance(pool, plan)
-    target = picture or path.with_suffix(".png")
-    if target == path or not len(plan):
-        raise PumaError(f"{path} has no samples to draw, or --picture is the plan itself; give another --picture.")
     draw_plan(plan, target, pool)
     print(f"picture: {target}")
 
@@ -205,8 +207,8 @@ def export_plan(
             f"a plan can be exported to .csv or .npy, .txt, .bitmap or .npz, or to a folder by --to webdataset or "
             f"--to parquet; got {out.name!r}."
         )
-    if kind not in ("webdataset", "parquet") and out.exists() and not force:
-        raise PumaError(f"{out} exists already; choose another name, or give --force to replace it.")
+    if kind not in ("webdataset", "parquet"):
+        check_output("OUT", out, inputs=[path, margins], content=f".{kind}", force=force)
     plan = Plan.open(path)
     if kind in ("csv", "npy"):
         print(export_table(plan, out, kind))
@@ -243,7 +245,7 @@ def score_by_outcomes(run: Positional[Path], /, *, out: Path, force: bool = Fals
     """
     from puma.training import score_difficulty
 
-    _check_free(out, force)
+    check_output("--out", out, ".parquet", table=_read_scores_head, force=force)
     scores = score_difficulty(run, show=True)
     for score in scores:
         _print_summary(score)
@@ -262,7 +264,7 @@ def score_by_dynamics(run: Positional[Path], /, *, out: Path, window: int = 10, 
     """
     from puma.training import score_snapshots
 
-    _check_free(out, force)
+    check_output("--out", out, ".parquet", table=_read_scores_head, force=force)
     scores = score_snapshots(run, window=window, show=True)
     for score in scores:
         _print_summary(score)
@@ -298,7 +300,7 @@ def score_by_el2n(
     from puma.scores import score_el2n
     from puma.training import RunFolder, ensure_run, estimate_cost, find_recipe, format_cost, load_model, load_samples
 
-    _check_free(out, force)
+    check_output("--out", out, ".parquet", table=_read_scores_head, force=force)
     if nets < 1:
         raise PumaError(f"EL2N needs at least one net, got {nets}.")
     settings = replace(
@@ -324,9 +326,11 @@ def score_by_el2n(
     print(f"scores: {score.save(out)}")
 
 
-def _check_free(out: Path, force: bool) -> None:
-    if out.exists() and not force:
-        raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+def _read_scores_head(path: Path) -> None:
+    """Raise unless a file is a table of scores: margins and plans are tables too, of another kind."""
+    columns = read_head(path, "a table of scores").columns
+    if columns[:1] != ("sample_id",) or not set(columns[1:]) <= set(KINDS):
+        raise PumaError(f"{path} is no table of scores.")
 
 
 def _print_summary(score: Scores) -> None:

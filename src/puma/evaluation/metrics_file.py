@@ -14,6 +14,7 @@ from puma.errors import PumaError
 from puma.files import read_json, write_checked_json
 
 EVALUATION_FILE = "metrics.json"
+_FILES = (EVALUATION_FILE, "state.json", "curve.png")  # of one evaluation
 _VERSIONS = ("puma", "torch", "python")
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
@@ -128,6 +129,13 @@ def choose_evaluation_folder(folder: Path, key: str, *, strict: bool = False) ->
     ``strict`` a folder that holds another evaluation, or anything of its file names, raises instead.
     """
     held = _read_keys(folder)
+    if strict and folder.is_dir():
+        others = [path.name for path in folder.iterdir() if path.name not in _FILES and not path.name.startswith(".")]
+        if others:
+            raise PumaError(
+                f"--out {folder} holds other things than an evaluation ({', '.join(sorted(others)[:3])}); "
+                "choose another --out."
+            )
     if not held or held == {key}:
         return folder
     if strict:
@@ -142,8 +150,7 @@ def _read_keys(folder: Path) -> set[str]:
     """Return the keys in the files of a folder; a file that has none, as of an older version, counts as another."""
     if folder.exists() and not folder.is_dir():
         return {"a file"}
-    names = (EVALUATION_FILE, "state.json", "curve.png")
-    present = [folder / name for name in names if os.path.lexists(folder / name)]
+    present = [folder / name for name in _FILES if os.path.lexists(folder / name)]
     keys = set()
     for path in present:
         if path.suffix == ".json":

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.files import CHECKSUM, replace_atomically
+from puma.files import CHECKSUM, name_natively, replace_atomically
 from puma.models.architectures import Normalize
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -145,7 +145,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file; where it has a hash of them, that is verified."""
     try:
-        with safe_open(path, "pt") as file:
+        with name_natively(path) as native, safe_open(native, "pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:

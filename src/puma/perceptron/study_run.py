@@ -1,6 +1,7 @@
 """The whole study: points, theory, tables, figures, claims."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from puma.errors import tell_missing
-from puma.files import replace_atomically, write_text
+from puma.errors import PumaError, tell_missing
+from puma.files import read_json, replace_atomically, write_text
 from puma.perceptron.claims import Evidence, StudyClaim, format_claims, judge_study
 from puma.perceptron.students import student_name
 from puma.perceptron.study_design import PerceptronStudy, StudyResults, compute_study, plan_figures
@@ -33,6 +34,7 @@ def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: 
     with tell_missing("perceptron"):
         from puma.perceptron.study_figures import draw_study_figure
 
+    check_study_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.json", json.dumps(asdict(study), indent=2) + "\n")
     results = compute_study(study, ResultCache(folder / "points.jsonl"), jobs=jobs, progress=progress)
@@ -42,6 +44,21 @@ def run_study(study: PerceptronStudy, folder: Path, *, jobs: int = 1, progress: 
     claims = judge_study(Evidence(results, study.student(study.students[0])))
     files += write_claims(claims, folder)
     return StudyReport(results, claims, files)
+
+
+def check_study_folder(folder: Path) -> None:
+    """Raise where files of another kind have the names that a study writes."""
+    if folder.exists() and not folder.is_dir():
+        raise PumaError(f"--out {folder} is a file; give a folder.")
+    names = ("config.json", "points.jsonl", "results.parquet", "theory.parquet", "claims.md", "claims.json")
+    there = [name for name in names if os.path.lexists(folder / name)]
+    if not there:
+        return
+    config = read_json(folder / "config.json", "a study's config.json") if "config.json" in there else {}
+    if not {"alphas", "keeps", "teacher"} <= set(config):
+        raise PumaError(
+            f"--out {folder} holds {', '.join(there)} of something else than a study; choose another --out."
+        )
 
 
 def write_claims(claims: Sequence[StudyClaim], folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
-from puma.attacks import check_radius, find_norm, per_sample, run_pgd, to_tensors
+from puma.attacks import check_radius, find_norm, per_sample, run_pgd, tell_precision, to_tensors
 from puma.errors import PumaError
 from puma.models import BatchNormMode, fold_batchnorm, frozen
 from puma.training.batches import TrainBatch
@@ -213,7 +213,8 @@ def trades_loss(
         start=start,
         active_set=active_set,
     )
-    return compute_trades(model, images, labels, strength, attack, beta=beta, label_smoothing=label_smoothing).loss
+    with tell_precision(images):
+        return compute_trades(model, images, labels, strength, attack, beta=beta, label_smoothing=label_smoothing).loss
 
 
 def compute_trades(
