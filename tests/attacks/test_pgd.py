@@ -477,3 +477,22 @@ def test_wrong_kinds_are_one_clear_sentence(change: dict[str, object], sentence:
     images, labels = batch(3, (2, 3, 3), 2)
     with pytest.raises(PumaError, match=sentence):
         pgd(**({"model": Linear(), "images": images, "labels": labels, "eps": EPS} | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attack", [pgd, fgsm, bim])
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_model_of_another_precision_is_attacked_in_its_own(attack: Callable[..., Tensor], kind: torch.dtype) -> None:
+    images, labels = batch()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(75, 4))
+    attacked = attack(model.to(kind), images, labels, EPS)
+    assert attacked.dtype == images.dtype
+    assert 0 < (attacked - images).abs().max() <= EPS + 1e-6
+    wide = attack(model.float(), images.double(), labels, EPS)
+    assert wide.dtype == torch.float64
+
+
+@pytest.mark.parametrize("loss", ["ce", "kl"])
+def test_what_a_model_cannot_take_is_one_sentence(loss: str) -> None:
+    images, labels = batch()
+    with pytest.raises(PumaError, match=r"the model cannot take torch.float32 images of shape \(3, 5, 5\): "):
+        pgd(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), images, labels, EPS, loss=loss)

@@ -28,6 +28,7 @@ from puma.errors import PumaError, unknown_name
 from puma.models import BatchNormMode, frozen
 
 AttackLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Ask = Callable[[Tensor], Tensor]  # images to logits
 _STEPS_PER_RADIUS = 4  # the usual step: 2/255 at a radius of 8/255
 
 
@@ -228,9 +229,10 @@ def run_pgd(
 
     with torch.inference_mode(False), torch.enable_grad(), frozen(model, batchnorm):
         origin = images.clone() if images.is_inference() else images
+        ask = _match_precision(model, origin)
         if needs_clean and clean_logits is None:
             with torch.no_grad():
-                clean_logits = model(origin)
+                clean_logits = _ask_first(ask, origin)
         targets = _Targets(
             labels=labels.clone() if labels.is_inference() else labels,
             clean_logits=clean_logits.detach() if clean_logits is not None else None,
@@ -245,7 +247,7 @@ def run_pgd(
         elif random_start and len(images):
             first = rule.random_start(origin, strength.abs(), generator).add_(origin).clamp_(*bounds)
         step_on = _step_active if active_set else _step_all
-        perturbed, gradient_sum = step_on(model, attack, targets, first)
+        perturbed, gradient_sum = step_on(ask, attack, targets, first)
     if not gradient_sum.isfinite():
         raise PumaError("the model's gradient is not finite (NaN or infinity); check its weights and logits.")
     return torch.where(per_sample(strength == 0, images), images, perturbed)
@@ -284,7 +286,7 @@ class _Targets:
         )
 
 
-def _step_all(model: nn.Module, attack: _Attack, targets: _Targets, start: Tensor) -> tuple[Tensor, Tensor]:
+def _step_all(model: Ask, attack: _Attack, targets: _Targets, start: Tensor) -> tuple[Tensor, Tensor]:
     """Every step on the whole batch; samples with fewer steps of their own stand still afterwards.
 
     Returns the last points and the sum of all gradients, which is finite if every gradient was.
@@ -300,7 +302,7 @@ def _step_all(model: nn.Module, attack: _Attack, targets: _Targets, start: Tenso
     return current, gradient_sum
 
 
-def _step_active(model: nn.Module, attack: _Attack, targets: _Targets, start: Tensor) -> tuple[Tensor, Tensor]:
+def _step_active(model: Ask, attack: _Attack, targets: _Targets, start: Tensor) -> tuple[Tensor, Tensor]:
     """Every step on the samples that still move; returns the same as ``_step_all``.
 
     A point that a step leaves in place is a fixed point: all later steps would leave it there too.
@@ -324,11 +326,11 @@ def _step_active(model: nn.Module, attack: _Attack, targets: _Targets, start: Te
 
 
 def _take_step(
-    model: nn.Module, attack: _Attack, targets: _Targets, current: Tensor, *, first: bool
+    model: Ask, attack: _Attack, targets: _Targets, current: Tensor, *, first: bool
 ) -> tuple[Tensor, Tensor]:
     """One gradient step, projected to the ball and the pixel bounds; and the sum of the gradient."""
     point = current.detach().requires_grad_()
-    logits: Tensor = model(point)
+    logits = _ask_first(model, point) if first else model(point)
     if first:
         check_labels_fit(targets.labels, logits)
         check_clean_logits(targets.clean_logits, logits)
@@ -342,6 +344,35 @@ def _take_step(
     stepped = attack.rule.step(gradient, targets.length).add_(current)
     wide = torch.promote_types(gradient.dtype, torch.float32)
     return attack.rule.project(stepped, targets.region, attack.bounds), gradient.sum(dtype=wide)
+
+
+def _match_precision(model: nn.Module, images: Tensor) -> Ask:
+    """Return what asks the model in the precision of its weights, if they are all of another than the images."""
+    kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    if len(kinds) != 1 or images.dtype in kinds:
+        return model
+    (kind,) = kinds
+
+    def ask(points: Tensor) -> Tensor:
+        logits = model(points.to(kind))
+        return logits.to(points.dtype) if isinstance(logits, Tensor) else logits
+
+    return ask
+
+
+def _ask_first(model: Ask, images: Tensor) -> Tensor:
+    """Ask a model that was never asked before; what it cannot do is one sentence."""
+    try:
+        return model(images)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+        if isinstance(error, PumaError):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise PumaError(
+            f"the model cannot take {images.dtype} images of shape {tuple(images.shape[1:])}: {reason}."
+        ) from error
 
 
 def _spread_strength(eps: float | Tensor, images: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Margins of images in memory: what is checked first, how a model is made ready, and the measurement itself."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from puma.models import frozen, prepare_model
 from puma.progress import progress_bar
 
 _EXAMPLES = 8  # images that a model is tried on first
+# logits within 2 to the plus or minus 64 leave room for sums over all pixels; 2 to the 120 is still a finite factor
+_PLAIN_BITS, _MOST_BITS = 64, 120
 _ANY_FAILURE = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError)
 
 
@@ -172,7 +175,7 @@ def prepare_measurement(
         search = prepare_model(model, examples)
         if compiled and search is not model:
             search.compile()
-        network = Network(search, model, tuple(examples.shape[1:]), autocast)
+        network = Network(search, model, tuple(examples.shape[1:]), autocast, find_logit_scale(model, examples))
         box = Box(float(bounds[0]), float(bounds[1]))
         setting = SearchSetting(network, find_norm(norm), box, classes, cap, network.to_rows(examples))
         yield PreparedMeasurement(setting, find_method(method).assemble(setting), device, dtype)
@@ -263,6 +266,18 @@ def find_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     if first.dtype not in (torch.float32, torch.float64):
         raise PumaError(f"the model's weights are {first.dtype}; verdicts need fp32: pass model.float().")
     return first.device, first.dtype
+
+
+@torch.no_grad()
+def find_logit_scale(model: nn.Module, examples: Tensor) -> float:
+    """Return 1, or for logits near the ends of fp32's range the power of two that brings them near 1.
+
+    Multiplying by it is exact and changes no prediction.
+    """
+    largest = float(model(examples).abs().amax()) if len(examples) else 1.0
+    if not math.isfinite(largest) or largest == 0 or 2.0**-_PLAIN_BITS < largest < 2.0**_PLAIN_BITS:
+        return 1.0
+    return float(2.0 ** max(-_MOST_BITS, min(_MOST_BITS, -round(math.log2(largest)))))
 
 
 def examine_model(model: nn.Module, examples: Tensor, classes: int | None = None) -> int:

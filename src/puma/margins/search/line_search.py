@@ -97,7 +97,8 @@ def _estimate_slope(rows: Rows, gap: Tensor, beyond: Tensor) -> Tensor:
     whole = (rows.scale - gap) / rows.radius
     slope = torch.where(rows.slope > 0, rows.slope, whole)
     slope = torch.where((other > 0) & (secant > 0) & secant.isfinite(), secant, slope)
-    return torch.where(slope > 0, slope, rows.scale / rows.radius)
+    slope = torch.where(slope > 0, slope, rows.scale / rows.radius)
+    return slope.clamp_min(torch.finfo(slope.dtype).tiny)  # a tie at the image has no gap to fall
 
 
 def _decide_next(rows: Rows, gap: Tensor, slack: Tensor, config: LineSearch) -> Rows:

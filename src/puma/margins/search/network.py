@@ -16,6 +16,7 @@ class Network:
     verdict: nn.Module
     shape: tuple[int, ...]
     autocast: torch.dtype | None = None
+    scale: float = 1.0  # a power of two that logits are multiplied by, so that no gap or norm of theirs overflows
 
     @property
     def pixels(self) -> int:
@@ -39,13 +40,16 @@ class Network:
         """Logits for a search: differentiable, of the prepared copy, maybe of lower precision."""
         with self._precision(rows):
             logits: Tensor = self.search(self.to_images(rows))
-        return logits.to(rows.dtype)
+        return self._rescale(logits.to(rows.dtype))
 
     @torch.no_grad()
     def judge(self, rows: Tensor) -> Tensor:
         """Logits for a verdict: of the original model, in fp32."""
         logits: Tensor = self.verdict(self.to_images(rows))
-        return logits.to(rows.dtype)
+        return self._rescale(logits.to(rows.dtype))
+
+    def _rescale(self, logits: Tensor) -> Tensor:
+        return logits if self.scale == 1.0 else logits * self.scale
 
     def _precision(self, rows: Tensor) -> contextlib.AbstractContextManager[object]:
         if self.autocast is None:

@@ -98,7 +98,7 @@ def open_against(
     distance = norm.length(box.ray(rows.origin, pattern, radius.nan_to_num()) - rows.origin)
     distance = torch.where(radius.isfinite(), distance, torch.inf)
     preference = torch.where(rows.right, distance, torch.where(gap > 0, -distance, torch.inf))
-    unboxed = gap / steepness
+    unboxed = torch.where(steepness > 0, gap / steepness, 0.0)  # a rival tied everywhere has no direction
     return Opening(
         rival=rival,
         pattern=pattern,
