@@ -83,6 +83,11 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name: paths for name, paths in list_definitions(ast.ClassDef).items() if len(paths) > 1} == {}
 
 
+def test_a_public_function_name_means_one_place() -> None:
+    named = list_definitions(ast.FunctionDef).items()
+    assert {name: paths for name, paths in named if len(paths) > 1 and not name.startswith("_")} == {}
+
+
 def test_functions_are_no_bare_participles() -> None:
     names = list_definitions(ast.FunctionDef)
     bare = {name: paths for name, paths in names.items() if re.fullmatch(r"_*[a-z]+(ed|ing)", name)}
