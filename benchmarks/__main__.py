@@ -14,6 +14,7 @@ NAMES = [
     "predicted",
     "report",
     "scale",
+    "shards",
     "train_step",
 ]
 

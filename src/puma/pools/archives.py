@@ -12,9 +12,8 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 from puma.errors import PumaError
 from puma.files import open_regular
@@ -29,8 +28,7 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2
 ReadAt = Callable[[int, int], bytes]  # (offset, length) -> at most so many bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TarMember:
+class TarMember(NamedTuple):
     """One entry of a tar: a file's name, and where its content lies; other kinds are a ``link`` or ``special``."""
 
     name: str

@@ -7,7 +7,7 @@ what writers of pictures use is read: plain and dictionary pages, version 1 and 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ _CODECS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ValuePlace:
+class ValuePlace(NamedTuple):
     """Where a value lies: ``offset`` and ``length`` in the file, of itself or, if ``size``, of its packed page."""
 
     offset: int

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,7 @@ class ShardOptions:
     held_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPicture:
+class FoundPicture(NamedTuple):
     """A picture of a shard: its key, its label, its place."""
 
     key: str
