@@ -6,7 +6,6 @@ scaled up to the size of full ImageNet pictures.
 """
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.pools import peak_memory_mb
+from puma.files import read_json, write_json
 from puma.pools import DecodePolicy, Pool, ShardOptions, index_tars
 from puma.pools.decoding import decode_bytes
 from puma.pools.shards import INDEX, KEYED, write_shards
@@ -128,9 +128,8 @@ def open_10m(folder: Path, count: int) -> str:
     np.save(place / "labels.npy", (rows % 100).astype(np.int32))
     np.save(place / "origin.npy", np.zeros(total, dtype=np.int8))
     write_shards(place, folder / "small", shards)
-    described = json.loads((folder / "pool/pool.json").read_text())
-    described |= {"count": total, "fingerprint": "0" * 64}
-    (place / "pool.json").write_text(json.dumps(described))
+    described = read_json(folder / "pool/pool.json", "a pool")
+    write_json(place / "pool.json", {**described, "count": total, "fingerprint": "0" * 64})
     command = [sys.executable, "-m", "benchmarks.shards", "open_only", str(folder), str(count)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -149,7 +148,8 @@ def open_only(folder: Path, count: int) -> str:  # noqa: ARG001
     shards = len(pool.stores[0].images.shards)  # type: ignore[attr-defined]
     return (
         f"open {len(pool):,} pictures in {shards:,} shards: {1000 * seconds[0]:.0f} ms, "
-        f"then {1000 * min(seconds):.0f} ms ({1000 * computed:.0f} ms on the processor), two pictures {1000 * read:.0f} ms, {peak_memory_mb() - before:.0f} MB"
+        f"then {1000 * min(seconds):.0f} ms ({1000 * computed:.0f} ms on the processor), "
+        f"two pictures {1000 * read:.0f} ms, {peak_memory_mb() - before:.0f} MB"
     )
 
 

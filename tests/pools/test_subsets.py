@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from puma.errors import PumaError
+from puma.files import read_json, write_json
 from puma.planning import make_plan
 from puma.pools import DecodePolicy, Pool, PoolPart, ShardOptions, index_tars, save_subset, write_parts
 from puma.pools.subsets import read_ids
@@ -103,6 +104,7 @@ def test_parts_that_cannot_be(tmp_path: Path, pool: Pool) -> None:
 def test_a_part_whose_pool_has_changed_is_told(tmp_path: Path, pool: Pool) -> None:
     save_subset(pool, tmp_path / "part", first=3)
     description = tmp_path / "pool/pool.json"
-    description.write_text(description.read_text().replace(pool.fingerprint, "0" * 64))
+    described = {**read_json(description, "a pool"), "fingerprint": "0" * 64}
+    write_json(description, described)
     with pytest.raises(PumaError, match=r"is a part of .* which is another pool by now"):
         Pool.open(tmp_path / "part")

@@ -10,7 +10,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 from puma.errors import PumaError
-from puma.pools import Pool
+from puma.pools import DecodePolicy, Pool
+from puma.pools.decoding import fit_picture
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -100,3 +101,35 @@ def test_mistakes_are_told_and_the_advice_works() -> None:
         Pool.from_tensors(torch.rand(6, 4, 8, 8), LABELS)
     with pytest.raises(PumaError, match="as many labels as images"):
         Pool.from_tensors(images(), LABELS[:5])
+
+
+def test_a_dataset_of_pictures_of_any_size_is_kept_in_place_and_scaled() -> None:
+    """The same pixels as the decoder of pools in place gives; nothing is read before it is asked for."""
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(256, size=(20 + row, 40 - row, 3)).astype(np.uint8) for row in range(8)]
+    read: list[int] = []
+
+    class Pictures:
+        targets = [0, 1] * 4
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+            read.append(row)
+            return Image.fromarray(pixels[row]), row % 2
+
+    pool = Pool.from_dataset(Pictures(), size=16)
+    read.clear()
+    batch = pool.batch([5, 2])
+    assert read == [5, 2]
+    assert batch.sample_id.tolist() == [5, 2]
+    for image, row in zip(batch.images, (5, 2), strict=True):
+        expected = fit_picture(Image.fromarray(pixels[row]), DecodePolicy(16))
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
+    squashed = Pool.from_dataset(Pictures(), size=16, resize="squash")
+    assert squashed.fingerprint != pool.fingerprint
+    tensors = [(torch.from_numpy(image).permute(2, 0, 1), row % 2) for row, image in enumerate(pixels)]
+    assert Pool.from_dataset(tensors, size=16).fingerprint == pool.fingerprint
+    with pytest.raises(PumaError, match="images of a dataset must be of one size"):
+        Pool.from_dataset(Pictures())

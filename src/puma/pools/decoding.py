@@ -82,6 +82,14 @@ def fit_picture(picture: "Image.Image", policy: DecodePolicy) -> NDArray[np.uint
     return np.asarray(fitted, dtype=np.uint8).reshape(policy.shape)
 
 
+def fit_pixels(pixels: NDArray[np.uint8], policy: DecodePolicy) -> NDArray[np.uint8]:
+    """Scale pixels (height, width, channels) as pictures are."""
+    with tell_missing("data"):
+        from PIL import Image
+
+    return fit_picture(Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels), policy)
+
+
 def decode_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
     """Read one picture, scale its shorter side to ``size``, cut the middle square: (size, size, channels).
 

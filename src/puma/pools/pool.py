@@ -20,6 +20,7 @@ from torch import Tensor
 
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, write_links
+from puma.pools.decoding import Resize
 from puma.pools.pictures import PictureFiles
 from puma.pools.shards import ShardPictures
 from puma.pools.store import Origin, Store, fingerprint_subset, is_pool, locate_picture, open_store
@@ -111,6 +112,8 @@ class Pool:
         *,
         origin: OriginName | Origin | Array = "real",
         class_names: Sequence[str] | None = None,
+        size: int | None = None,
+        resize: Resize = "cover",
     ) -> "Pool":
         """Make a pool of any map-style dataset of (image, label); images are read when they are asked for.
 
@@ -119,10 +122,18 @@ class Pool:
             >>> len(puma.Pool.from_dataset(pairs))
             3
 
-        Images are PIL pictures, tensors or arrays, all of one size and without random augmentation. The fingerprint
-        looks at 1024 evenly spaced ones.
+        Images are PIL pictures, tensors or arrays, without random augmentation, and all of one size unless ``size`` is
+        given. They stay where they are: nothing is copied. Ids are positions. The fingerprint looks at every label and
+        at 1024 evenly spaced images.
+
+        Args:
+            dataset: anything with ``len(dataset)`` and ``dataset[position]``.
+            origin: ``real`` or ``generated``, or 0 or 1 for every image.
+            class_names: in the order of the labels; by default ``dataset.classes``, or numbers.
+            size: scale every image to so many pixels a side, as pools in place do.
+            resize: take the middle square (``cover``), or the whole image (``squash``).
         """
-        return cls((store_dataset(dataset, origin=origin, class_names=class_names),))
+        return cls((store_dataset(dataset, origin=origin, class_names=class_names, size=size, resize=resize),))
 
     @classmethod
     def open(cls, path: str | Path) -> "Pool":

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
-from puma.files import Link, read_json, read_links
+from puma.files import LINKS_KEY, Link, read_json, read_links, write_links
 from puma.pools.pictures import PictureFiles
 from puma.pools.shards import KEYED, SHARDS_FORMAT, ShardPictures, fingerprint_index, map_array, open_shards
 from puma.pools.writer import (
@@ -236,7 +236,8 @@ def write_subset(store: Store, rows: NDArray[np.int64], out: Path, *, force: boo
         np.save(folder / "rows.npy", np.asarray(places, dtype=np.int64))
         np.save(folder / "sample_id.npy", kept)
         np.save(folder / "labels.npy", store.labels[rows])
-        part = PoolPart((), store.class_names, len(rows), store.origin[rows], allow_empty_class=True)
+        links = {LINKS_KEY: write_links([Link("images", "pool", base.fingerprint, str(base.path.resolve()))])}
+        part = PoolPart((), store.class_names, len(rows), store.origin[rows], True, description=links)
         more = {
             "format": SUBSET_FORMAT,
             "of": os.path.relpath(base.path.resolve(), out.resolve()),

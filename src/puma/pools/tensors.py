@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puma.errors import PumaError, unknown_name
+from puma.pools.decoding import DecodePolicy, Resize, fit_picture, fit_pixels
 from puma.pools.store import Origin, Store
 from puma.pools.writer import check_class_labels, fingerprint_content, spread_rows
 
@@ -45,7 +46,14 @@ def store_tensors(
     return _make_store(packed, targets, _to_origin(origin, len(packed)), names, zlib.crc32(packed.data))
 
 
-def store_dataset(dataset: Any, *, origin: OriginName | Origin | Array, class_names: Sequence[str] | None) -> Store:
+def store_dataset(
+    dataset: Any,
+    *,
+    origin: OriginName | Origin | Array,
+    class_names: Sequence[str] | None,
+    size: int | None = None,
+    resize: Resize = "cover",
+) -> Store:
     """Keep a map-style dataset of (image, label) as a pool's store; images are read from it when they are asked for.
 
     Labels are read once: from ``dataset.targets`` or ``dataset.labels`` where it has them, else item by item. The
@@ -58,7 +66,7 @@ def store_dataset(dataset: Any, *, origin: OriginName | Origin | Array, class_na
         )
     if not len(dataset):
         raise PumaError("the dataset holds no items.")
-    images = DatasetImages(dataset)
+    images = DatasetImages(dataset, size, resize)
     count = len(images)
     rows = spread_rows(count)
     targets = _to_labels(_read_labels(dataset, rows), count, class_names)
@@ -79,10 +87,13 @@ def store_dataset(dataset: Any, *, origin: OriginName | Origin | Array, class_na
 class DatasetImages:
     """Images of a map-style dataset as rows, read when they are asked for."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, size: int | None = None, resize: Resize = "cover") -> None:
         self.dataset = dataset
         image, _ = _split_item(dataset[0], 0)
         self.channels = 1 if getattr(image, "mode", "RGB") in ("1", "L", "LA") else 3
+        self.policy: DecodePolicy | None = None
+        if size is not None:
+            self.policy = DecodePolicy(size, resize, self._read(0).shape[2])
         self.shape = self._read(0).shape
 
     def __len__(self) -> int:
@@ -96,7 +107,7 @@ class DatasetImages:
             if image.shape != self.shape:
                 raise PumaError(
                     f"images of a dataset must be of one size: item 0 is {self.shape}, item {row} {image.shape}; "
-                    "resize them in the dataset's transform."
+                    "give size, or resize them in the dataset's transform."
                 )
             images[index] = image
         return images
@@ -104,7 +115,10 @@ class DatasetImages:
     def _read(self, row: int) -> NDArray[np.uint8]:
         image, _ = _split_item(self.dataset[row], row)
         if hasattr(image, "convert"):  # a PIL image
-            pixels = np.asarray(image.convert("L" if self.channels == 1 else "RGB"), dtype=np.uint8)
+            converted = image.convert("L" if self.channels == 1 else "RGB")
+            if self.policy is not None:
+                return fit_picture(converted, self.policy)
+            pixels = np.asarray(converted, dtype=np.uint8)
             return pixels.reshape(*pixels.shape[:2], self.channels)
         pixels = _to_array(image, f"the image of item {row}")
         if pixels.ndim == 2:
@@ -113,7 +127,8 @@ class DatasetImages:
             raise PumaError(f"an image must be (channels, height, width) or channels last, got shape {pixels.shape}.")
         _check_range(pixels)
         channels_last = _find_layout(pixels.shape, None) == "NHWC"
-        return _to_bytes(pixels if channels_last else pixels.transpose(1, 2, 0))
+        packed = _to_bytes(pixels if channels_last else pixels.transpose(1, 2, 0))
+        return packed if self.policy is None else fit_pixels(packed, self.policy)
 
 
 def _make_store(
