@@ -11,7 +11,7 @@ from conftest import MakePool
 from puma.attacks import pgd
 from puma.errors import PumaError
 from puma.models import build, load_weights
-from puma.models.weights import save_tensors
+from puma.models.weights import read_tensors, save_tensors
 from puma.pools import Pool, to_unit
 from puma.training import load_model
 
@@ -224,3 +224,12 @@ def test_a_flipped_bit_in_our_own_weights_is_told(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(PumaError, match="its tensors have changed since they were written"):
         load_weights(small(2), path)
+
+
+def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
+    """A library that orders metadata by chance would break this one time in two."""
+    paths = [
+        save_tensors(tmp_path / f"{n}.safetensors", small(1).state_dict(), {"step": "3", "b": "4"}) for n in range(9)
+    ]
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert read_tensors(paths[0])[1] == {"step": "3", "b": "4"}

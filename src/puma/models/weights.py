@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from puma.errors import PumaError
-from puma.files import CHECKSUM, name_natively, replace_atomically
+from puma.files import CHECKSUM, name_natively, parse_json, replace_atomically
 from puma.models.architectures import Normalize
 
+_KEY = "puma"  # of our own metadata in a safetensors file
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")  # left by DistributedDataParallel and torch.compile
 
@@ -138,7 +139,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     described = dict(metadata or {})
     with replace_atomically(path) as partial:
-        save_file(plain, partial, {**described, CHECKSUM: hash_tensors(plain, described)})
+        # under one key: the library writes several in an order that changes from run to run
+        save_file(plain, partial, {_KEY: json.dumps({**described, CHECKSUM: hash_tensors(plain, described)})})
     return path
 
 
@@ -150,6 +152,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
         raise PumaError(f"{path} is not a whole safetensors file ({error}).") from error
+    if _KEY in metadata:
+        metadata = {name: str(value) for name, value in parse_json(metadata[_KEY], str(path), "its metadata").items()}
     written = metadata.pop(CHECKSUM, None)
     if written is not None and written != hash_tensors(tensors, metadata):
         raise PumaError(f"{path} is damaged: its tensors have changed since they were written.")
