@@ -1,15 +1,17 @@
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from conftest import MakePool
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationMetrics
 from puma.report.page import write_report
 from puma.report.rows import ReportRow, RowResult, SeedFiles, open_margins, open_plan, tell_damage
-from report.results import write_experiment, write_margins, write_plan
+from report.results import write_evaluation, write_experiment, write_margins, write_plan, write_run
 
 
 def test_whatever_goes_wrong_is_one_sentence_that_names_the_file() -> None:
@@ -57,3 +59,42 @@ def test_classes_are_added_up_over_seeds() -> None:
     result = RowResult(ReportRow("r", seeds), tuple(evaluated(right) for right in (1, 2, 4)), (), None)
     assert result.by_class("cw") == {"ant": Count(7, 30), "bee": Count(14, 60)}
     assert result.by_class("clean") == {}
+
+
+def test_damage_is_one_sentence_or_a_note(make_pool: MakePool, tmp_path: Path) -> None:
+    """What was once a traceback, or silence: each file is damaged in turn, and mended again."""
+    pool = make_pool("pool")
+    path = write_experiment(tmp_path / "exp", tmp_path / "pool")
+    run = write_run(tmp_path / "runs" / "puma", [tmp_path / "pool"], plan=path.parent / "plan.parquet")
+    evaluation = write_evaluation(run / "evaluation-test", 80, 50) / "metrics.json"
+    labels = pool.labels.astype(np.int32)
+    labels[3] = 99
+    config = json.loads((run / "config.json").read_text())
+    config.pop("sha256", None)
+    config["inputs"]["plan"] = "x" * 9000
+    good = (run / "metrics.jsonl").read_bytes()
+    deep = b"[" * 200_000
+    for file, content, sentence in (
+        (evaluation, b'{"eps": NaN, "norm": "linf", "results": {}}', "eps must be a radius, got nan"),
+        (evaluation, deep, "is damaged"),
+        (run / "config.json", deep, "is damaged"),
+        (run / "config.json", json.dumps(config).encode(), "The plan of run puma has moved away"),
+        (run / "metrics.jsonl", b"\0garbage\n" * 7 + deep + b"\n" + good, "8 lines of"),
+        (run / "metrics.jsonl", b'{"samples": 1' + b"0" * 400 + b', "loss": 1}\n' + good, "puma"),
+        (tmp_path / "pool" / "labels.npy", to_npy(labels), "the pool cannot be opened"),
+    ):
+        before = file.read_bytes()
+        file.write_bytes(content)
+        try:
+            told = write_report([run], tmp_path / "r.html").read_text()
+        except PumaError as error:
+            told = str(error)
+            assert "\n" not in told
+        assert sentence in told, file
+        file.write_bytes(before)
+
+
+def to_npy(values: NDArray[np.int32]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()

@@ -6,7 +6,7 @@ Where a file does not say what it was made from, that is called unknown; names d
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from puma.errors import PumaError
-from puma.evaluation import EVALUATION_FILE, EvaluationMetrics, find_evaluations, read_evaluation
+from puma.evaluation import EVALUATION_FILE, EvaluationMetrics, find_evaluations
 from puma.files import Link, hash_file, read_links
 from puma.planning import Plan
 from puma.pools import Pool
@@ -24,6 +24,7 @@ from puma.report.rows import (
     ReportRow,
     ReportStudy,
     SeedFiles,
+    open_evaluation,
     open_plan,
     open_pool,
     open_run,
@@ -138,7 +139,7 @@ class _Matcher:
         path = self._find_plan(run, inputs)
         plan = None if path is None else open_plan(path)
         places = tuple(map(Path, inputs.pools))
-        if not all(place.is_dir() for place in places):
+        if not all(_is_there(place, Path.is_dir) for place in places):
             places = self.find_pools(inputs.pool_fingerprint, inputs.links) or places
         tests = self._find_evaluations(run)
         margins = self.find_margins(path, plan) if path and plan else None
@@ -167,7 +168,7 @@ class _Matcher:
     def _find_plan(self, run: Path, inputs: RunInputs) -> Path | None:
         if inputs.plan is None:
             return None
-        places = [place for place in _list_places(inputs.plan, run) if place.is_file()]
+        places = [place for place in _list_places(inputs.plan, run) if _is_there(place)]
         if inputs.plan_fingerprint is None and places:
             self.notes.append(f"Whether the plan of run {run.name} has changed since is unknown: it does not say.")
             return places[0]
@@ -178,7 +179,7 @@ class _Matcher:
         return plan
 
     def _find_file(self, wanted: str, first: Iterable[Path], others: Iterable[Path]) -> Path | None:
-        return next((path for path in (*first, *others) if path.is_file() and self._hash(path) == wanted), None)
+        return next((path for path in (*first, *others) if _is_there(path) and self._hash(path) == wanted), None)
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:
@@ -191,7 +192,7 @@ class _Matcher:
         others = [*self.found.evaluations, *_list_neighbours(run)]
         tests: dict[_TestKind, list[tuple[EvaluationMetrics, Path]]] = {}
         for place in dict.fromkeys([*inside, *others]):
-            metrics = read_evaluation(place) if place in inside else self._read_outside(place)
+            metrics = open_evaluation(place) if place in inside else self._read_outside(place)
             judged = metrics and self._tell_judged(run, metrics)
             if metrics is None or (place not in inside and not judged):
                 continue
@@ -216,7 +217,7 @@ class _Matcher:
         """Read an evaluation that may be of any run; one that cannot be read is of none."""
         if place not in self._metrics:
             try:
-                self._metrics[place] = read_evaluation(place)
+                self._metrics[place] = open_evaluation(place)
             except PumaError:
                 self._metrics[place] = None
         return self._metrics[place]
@@ -274,9 +275,17 @@ def _split_places(path: str) -> tuple[Path, ...]:
     """Return the folders that a hint names: one, or several put together."""
     for sign in (None, os.pathsep, " + "):
         places = tuple(Path(part) for part in (path.split(sign) if sign else [path]))
-        if path and all(place.is_dir() for place in places):
+        if path and all(_is_there(place, Path.is_dir) for place in places):
             return places
     return ()
+
+
+def _is_there(path: Path, is_kind: Callable[[Path], bool] = Path.is_file) -> bool:
+    """Tell whether a file is there; a name out of a file may be no path at all, such as one of 9,000 letters."""
+    try:
+        return is_kind(path)
+    except (OSError, ValueError):
+        return False
 
 
 def _list_places(name: str, user: Path) -> list[Path]:

@@ -285,7 +285,8 @@ def describe_study(study: ReportStudy, results: list[RowResult]) -> Markup:
 def list_notes(study: ReportStudy, results: list[RowResult]) -> list[str]:
     """Sentences that a reader should know: what is missing or unknown, and what evaluations warn of."""
     warned = [f"{result.row.name}: {words}." for result in results for e in result.evaluations for words in e.warnings]
-    return list(dict.fromkeys([*study.notes, *warned]))
+    lost = [note for result in results for note in result.notes]
+    return list(dict.fromkeys([*study.notes, *lost, *warned]))
 
 
 def _format_fact(name: str, value: str, results: list[RowResult]) -> str:

@@ -158,9 +158,25 @@ def open_plan(path: Path) -> Plan:
 
 
 def open_pool(paths: Sequence[Path]) -> Pool:
-    """Open pools as one."""
-    with tell_damage(", ".join(map(str, paths))):
-        return open_pools(paths)
+    """Open pools as one; labels that are no class of it raise."""
+    names = ", ".join(map(str, paths))
+    with tell_damage(names):
+        pool = open_pools(paths)
+        if len(pool) and not 0 <= pool.labels.min() <= pool.labels.max() < pool.num_classes:
+            found = f"{pool.labels.min()}..{pool.labels.max()}"
+            raise PumaError(
+                f"{names} is damaged: labels must be 0..{pool.num_classes - 1}, got {found}; import it again."
+            )
+        return pool
+
+
+def open_evaluation(path: Path) -> EvaluationMetrics:
+    """Read an evaluation; one at a radius that is none raises."""
+    with tell_damage(str(path)):
+        metrics = read_evaluation(path)
+    if not 0 <= metrics.eps < _LARGEST_EPS:
+        raise PumaError(f"{path} is damaged: eps must be a radius, got {metrics.eps}; evaluate again.")
+    return metrics
 
 
 def open_margins(path: Path) -> Margins:
@@ -194,16 +210,21 @@ def read_margins_origin(path: Path) -> dict[str, Any]:
 
 
 Metrics = list[dict[str, Any]]
+_LARGEST_EPS = 1e6  # L2 of the largest images; beyond is damage
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row: its evaluations, the lines its runs recorded, and the settings it was trained with."""
+    """One row: its evaluations, the lines its runs recorded, and the settings it was trained with.
+
+    ``notes`` tell what of it could not be read.
+    """
 
     row: ReportRow
     evaluations: tuple[EvaluationMetrics, ...]
     metrics: tuple[Metrics, ...]
     config: TrainConfig | None
+    notes: tuple[str, ...] = ()
 
     @property
     def tested(self) -> set[tuple[float, str, str]]:
@@ -248,13 +269,24 @@ def read_results(study: ReportStudy, *, show: bool = False) -> list[RowResult]:
             results.append(
                 RowResult(
                     row,
-                    tuple(read_evaluation(seed.evaluation) for seed in row.seeds if seed.evaluation),
+                    tuple(open_evaluation(seed.evaluation) for seed in row.seeds if seed.evaluation),
                     tuple(RunFolder(run).read_metrics() for run in runs if RunFolder(run).metrics.is_file()),
                     config,
+                    tuple(sentence for run in runs for sentence in _count_lost_lines(run)),
                 )
             )
             advance(1)
     return results
+
+
+def _count_lost_lines(run: Path) -> Iterator[str]:
+    """Say how many recorded lines cannot be read; the last may be in the middle of being written."""
+    folder = RunFolder(run)
+    if folder.metrics.is_file():
+        with folder.metrics.open("rb") as file:
+            lost = sum(1 for line in file if line.strip()) - len(folder.read_metrics())
+        if lost > 1:
+            yield f"{lost:,} lines of {folder.metrics} cannot be read and are left out of the curves."
 
 
 def find_baseline(result: RowResult, results: list[RowResult]) -> RowResult | None:
