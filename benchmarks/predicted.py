@@ -11,7 +11,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,9 @@ def count_passes(name: str, margins: puma.Margins, full: puma.Margins, measured:
     return forwards, backwards
 
 
-def compare_ways(model: nn.Module, pool: Pool, folder: Path, config: PredictConfig) -> dict[str, dict[str, float]]:
+def compare_ways(
+    model: nn.Module, pool: Pool, folder: Path, config: PredictConfig, leave_out: Sequence[str] = ()
+) -> dict[str, dict[str, float]]:
     """Measure in every way; print and return cost and agreement, as far as they are not known yet."""
     path = folder / "ways.json"
     found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
@@ -91,6 +93,8 @@ def compare_ways(model: nn.Module, pool: Pool, folder: Path, config: PredictConf
         f"{'':24}{'forward':>8}{'backward':>9}{'cost':>7}{'seconds':>9}{'rank':>8}{'alike':>8}{'pruned':>8}{'strength':>9}"
     )
     for name, way in measure_ways(model, pool, folder, config).items():
+        if name in leave_out:
+            continue
         begun = time.process_time()
         margins = way()
         seconds = time.process_time() - begun
@@ -166,6 +170,7 @@ def main() -> None:
     parser.add_argument("--measure", type=float)
     parser.add_argument("--samples", type=int, default=30_000, help="seen by each training on a plan")
     parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--leave-out", nargs="*", default=[], help="ways that are not measured, such as tight")
     asked, _ = parser.parse_known_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="puma-bench-") as scratch:
@@ -179,7 +184,7 @@ def main() -> None:
         else:
             model = puma.train(settings.model, pool, recipe=asked.recipe, out=folder / "margin-model").model
         config = PredictConfig(measure=asked.measure or (0.02 if len(pool) > 10_000 else 0.15), eps=eps)
-        compare_ways(model.eval(), pool, folder, config)
+        compare_ways(model.eval(), pool, folder, config, asked.leave_out)
         if asked.seeds:
             train_on_plans(pool, Pool.open(asked.test), folder, asked.recipe, asked.seeds, asked.samples, config)
 

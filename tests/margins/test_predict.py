@@ -304,14 +304,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> list[str]:
-    learned_pool(smooth_net(classes=4, channels=1), 900).save(tmp_path / "pool")
-    (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
-    return [str(tmp_path / "script.py"), str(tmp_path / "pool")]
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("predict")
+    learned_pool(smooth_net(classes=4, channels=1), 900).save(folder / "pool")
+    (folder / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
+    return [str(folder / "script.py"), str(folder / "pool")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def undisturbed(script: list[str]) -> Margins:
     return measure_pool(smooth_net(classes=4, channels=1), script[1], predicting=CONFIG, part_size=150)
 
