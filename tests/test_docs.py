@@ -310,3 +310,16 @@ def test_the_api_page_has_every_public_name_and_all_that_the_docs_use() -> None:
     }
     stand_ins = {"read_digits", "write_parts"}  # for images that readers have
     assert used - stand_ins <= names
+
+
+def test_the_reference_of_the_commands_has_every_verb_and_flag() -> None:
+    site = runpy.run_path(str(DOCS / "site.py"))
+    pages = site["make_pages"]()
+    told = pages["cli.md"]
+    for verb in cli.COMMANDS:
+        assert f"\n## puma {verb}\n" in told
+        own = told.partition(f"\n## puma {verb}\n")[2].partition("\n## puma ")[0]
+        missing = [flag for flag in flags_of(verb) - {"--help"} if not flag.partition("no-")[1] and flag not in own]
+        assert not [flag for flag in missing if f"`{flag}`" not in own and flag not in prose(own)], (verb, missing)
+    assert "{None}" not in told
+    assert pages["first-look.md"].count("![") == sum(name.endswith(".png") for name in pages)

@@ -2,8 +2,14 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from PIL import Image
+
+import puma
+from puma.models import build
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -72,3 +78,70 @@ def test_the_notebook_runs_twice_and_its_outputs_are_there(tmp_path: Path, monke
     assert len(pictures) == page.count("![") == 5
     assert all(picture[:4] == b"\x89PNG" for picture in pictures.values())
     assert Path("first-look/report.html").is_file()
+
+
+def test_weights_are_loaded_by_a_map_of_names(tmp_path: Path) -> None:
+    tool = runpy.run_path(str(EXAMPLES / "checkpoint_by_name_map.py"))
+    with torch.device("meta"):
+        expected = {name: value.shape for name, value in build("resnet18", 10).state_dict().items()}
+    theirs = {"module.model.mu": torch.zeros(3), "module.model.sigma": torch.ones(3)}
+    for name, shape in expected.items():
+        if not name.startswith("normalize."):
+            named = name.replace(".shortcut.", ".downsample.").replace("linear.", "fc.")
+            theirs[f"module.model.{named}"] = torch.empty(shape, device="meta")
+    renamed = tool["rename_weights"](theirs, tool["RULES"])
+    told = {name: value.shape for name, value in renamed.items()}
+    assert told == {name: shape for name, shape in expected.items() if not name.startswith("normalize.")}
+
+    slim = build("resnet18-slim", 10)
+    weights = {
+        f"model.{name.replace('.shortcut.', '.downsample.').replace('linear.', 'fc.')}": value
+        for name, value in slim.state_dict().items()
+        if not name.startswith("normalize.")
+    }
+    torch.save({"state_dict": weights}, tmp_path / "theirs.pt")
+    loaded = tool["load_renamed"](tmp_path / "theirs.pt", build("resnet18-slim", 10), tmp_path / "mine.safetensors")
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded(images), slim.eval()(images))
+
+
+def read_block(page: str, title: str) -> str:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    (block,) = re.findall(rf"```python\n# {title}\n(.*?)```", text, flags=re.S)
+    return str(block)
+
+
+def test_a_model_of_timm_is_measured() -> None:
+    timm = pytest.importorskip("timm", reason="needs timm")
+    names: dict[str, Any] = {}
+    exec(read_block("other-models", "timm_net.py"), names)
+    net = timm.create_model("resnet18", pretrained=False, num_classes=4)
+    model = names["Normalised"](net, net.pretrained_cfg["mean"], net.pretrained_cfg["std"])
+    assert len(puma.measure_margins(model, torch.rand(2, 3, 32, 32), [0, 1])) == 2
+
+
+def test_the_normalisation_before_a_model_of_timm() -> None:
+    names: dict[str, Any] = {}
+    exec(read_block("other-models", "timm_net.py"), names)
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+    model = names["Normalised"](linear, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    images = torch.rand(5, 3, 4, 4)
+    means, stds = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1), torch.tensor([0.5, 0.6, 0.7]).view(3, 1, 1)
+    assert torch.equal(model(images), linear((images - means) / stds))
+    assert len(puma.measure_margins(model, images, [0, 1, 2, 0, 1])) == 5
+
+
+def test_a_dataset_of_hugging_face_is_a_pool() -> None:
+    datasets = pytest.importorskip("datasets", reason="needs datasets of Hugging Face")
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+    pictures = [Image.new("RGB", (8, 8), (row, 0, 0)) for row in range(6)]
+    train = datasets.Dataset.from_dict({"img": pictures, "label": [0, 1] * 3}, features=features)
+    pool = puma.Pool.from_dataset(train, class_names=train.features["label"].names)
+    assert (len(pool), pool.class_names) == (6, ("ant", "bee"))
+
+
+def test_items_like_those_of_hugging_face_are_understood() -> None:
+    items = [{"img": Image.new("RGB", (8, 8), (row, 0, 0)), "label": row % 2} for row in range(6)]
+    pool = puma.Pool.from_dataset(items, class_names=["ant", "bee"])
+    assert pool.batch([5]).images[0, 0, 0, 0] == 5
+    assert pool.labels.tolist() == [0, 1] * 3
