@@ -1,4 +1,4 @@
-"""What the online method costs over plain TRADES (``python -m benchmarks online``).
+"""What the online method and soft pruning cost over plain TRADES (``python -m benchmarks online``).
 
 A net is trained on the digits first, since the search is longer where more samples are undecided.
 """
@@ -16,7 +16,7 @@ from puma.pools.writer import write_parts
 from puma.processes import ProcessGroup, resolve_device
 from puma.training import TrainConfig, find_recipe
 from puma.training.batches import load_samples, make_batch_source
-from puma.training.config import OnlineConfig
+from puma.training.config import OnlineConfig, SoftPruningConfig
 from puma.training.run import make_model, start_run
 from puma.training.step import make_train_state, train_step
 
@@ -30,6 +30,11 @@ def main(rounds: int = 7) -> None:
         "TRADES": base,
         "online, no pruning": replace(base, online=OnlineConfig("ours", prune_fraction=0.0)),
         "online, 20 % pruned and replaced": replace(base, online=OnlineConfig("ours", prune_fraction=0.2, warmup=0.0)),
+        "online, 20 %, by the average, per class": replace(
+            base,
+            online=OnlineConfig("ours", prune_fraction=0.2, warmup=0.0, margins_by="average", per_class=True),
+        ),
+        "soft pruning (InfoBatch)": replace(base, soft_pruning=SoftPruningConfig(0.5)),
         "online, as in the paper": replace(base, online=OnlineConfig("paper", prune_at=3.25 * base.attack.eps)),
     }
     with tempfile.TemporaryDirectory(prefix="puma-bench-") as folder:
@@ -45,7 +50,8 @@ def stepper(config: TrainConfig, pool: Path, run: Path) -> Callable[[], None]:
     samples = load_samples(config, [pool], None)
     model = make_model(config, samples.inputs)
     model.load_state_dict(load_file(run / "model.safetensors"))
-    state, source = make_train_state(model, config, processes), make_batch_source(config, samples, processes)
+    state = make_train_state(model, config, processes, len(samples.train))
+    source = make_batch_source(config, samples, processes)
     batches = [source.batch(step) for step in range(STEPS)]
     quiet = replace(config, optimizer=replace(config.optimizer, lr=1e-6))
 

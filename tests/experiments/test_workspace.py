@@ -84,6 +84,9 @@ def test_configurations(workspace: Workspace) -> None:
     config = shifted.resolve_config(TRADES, 0, pools)
     assert (config.attack.eps, config.attack.step_size, config.batch_size) == (0.05, 0.025, 32)
     assert shifted.setting.changed == "batch_size 32, eps 0.05"
+    half = replace(workspace, setting=change_setting(workspace.setting, SettingChanges(precision="bf16")))
+    assert half.resolve_config(TRADES, 0, pools).compute.precision == "bf16"
+    assert half.setting.changed == "precision bf16"
 
 
 def test_a_stage_is_made_once_and_other_settings_are_other_stages(

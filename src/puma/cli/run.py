@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -58,6 +58,7 @@ def run_experiments(
     method: str | None = None,
     attacks: tuple[AttackName, ...] = (),
     autoattack_samples: int | None = None,
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = None,
     device: str | None = None,
     trust_code: bool = False,
     dry_run: bool = False,
@@ -116,7 +117,7 @@ def run_experiments(
     own = _choose_images(pool, generated, test, dataset)
     changes = SettingChanges(
         samples_seen, batch_size, eps, test_samples, method, device, attacks, own, model, told,
-        None if init is None else str(init), autoattack_samples,
+        None if init is None else str(init), autoattack_samples, precision,
     )  # fmt: skip
     for experiment in chosen:  # all of it before the first takes hours
         if isinstance(experiment, Experiment):

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import EvaluationConfig
@@ -312,6 +312,7 @@ class SettingChanges:
         margin_model: what margins are measured with instead of a model that is trained here: source and weights.
         init: weights that every training begins with: a file or a run.
         autoattack_samples: evaluate AutoAttack on so many test images, 0 on none.
+        precision: of the passes in training.
     """
 
     samples_seen: int | None = None
@@ -326,6 +327,7 @@ class SettingChanges:
     margin_model: str | None = None
     init: str | None = None
     autoattack_samples: int | None = None
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = None
 
 
 def list_presets() -> list[str]:
@@ -375,7 +377,17 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
         evaluation = replace(evaluation, attacks=tuple(dict.fromkeys(("clean", "cw", *changes.attacks))))
     told = {
         name: getattr(changes, name)
-        for name in ("model", "margin_model", "init", "samples_seen", "batch_size", "eps", "test_samples", "method")
+        for name in (
+            "model",
+            "margin_model",
+            "init",
+            "samples_seen",
+            "batch_size",
+            "eps",
+            "test_samples",
+            "method",
+            "precision",
+        )
     }
     for name in ("model", "margin_model", "init"):  # files of one name in two folders are told apart
         if told[name] is not None and "/" in told[name]:
@@ -423,6 +435,8 @@ def _change_config(config: TrainConfig, changes: SettingChanges) -> TrainConfig:
         scale = changes.eps / config.attack.eps
         attack = replace(config.attack, eps=changes.eps, step_size=config.attack.step_size * scale)
         config = replace(config, attack=attack)
+    if changes.precision is not None:
+        config = replace(config, compute=replace(config.compute, precision=changes.precision))
     if changes.device is not None:
         config = replace(config, compute=replace(config.compute, device=changes.device))
     return config
