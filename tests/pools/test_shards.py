@@ -427,6 +427,26 @@ def test_damaged_files_of_a_pool_are_one_sentence(tmp_path: Path, tars: Path) ->
         Pool.open(tmp_path / "pool")
 
 
+@pytest.mark.parametrize("name", ["index.npy", "pages.npy", "keys_end.npy", "keys.txt", "sample_id.npy", "shards.json"])
+def test_no_damage_to_an_index_is_a_traceback(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUMA_DECODE_WORKERS", "0")
+    write_parquet(tmp_path / "x.parquet", [encode(seed=index) for index in range(9)], [0, 1, 2] * 3)
+    index_parquet([tmp_path / "x.parquet"], tmp_path / "pool", OPTIONS)
+    path = tmp_path / "pool" / name
+    whole, rng = path.read_bytes(), np.random.default_rng(7)
+    for _ in range(150):
+        flipped = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            flipped[int(rng.integers(len(whole)))] = int(rng.integers(256))
+        path.write_bytes(flipped)
+        try:
+            pool = Pool.open(tmp_path / "pool")
+            keys_of(pool)
+            assert pixels_of(pool).shape == (9, 16, 16, 3)
+        except PumaError:
+            continue
+
+
 # ---- decoding
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from puma.errors import PumaError
 from puma.files import open_regular, read_json, write_json
 from puma.pools.archives import read_at
-from puma.pools.decoding import DecodePolicy, Resize, decode_bytes
+from puma.pools.decoding import LARGEST_PICTURE, DecodePolicy, Resize, decode_bytes
 from puma.pools.parquet_pages import PAGE, read_page_value
 
 SHARDS_FORMAT = "puma-shards-1"
@@ -106,8 +106,10 @@ class ShardPictures:
     def read_bytes(self, row: int) -> bytes:
         """Return the picture as it lies in its shard, encoded."""
         place = self.index[row]
-        shard, length = int(place["shard"]), int(place["length"])
-        content = self._read(shard, int(place["offset"]), length)
+        shard, offset, length = int(place["shard"]), int(place["offset"]), int(place["length"])
+        if shard >= len(self.shards) or length > LARGEST_PICTURE or offset + length > self.shards[shard].size:
+            raise PumaError(f"{self.folder / 'index.npy'} is damaged at row {row}; import the pool again.")
+        content = self._read(shard, offset, length)
         if self.pages is not None and int(self.pages[row]["size"]):
             codec = self.shards[shard].codec or ""
             return read_page_value(content, codec, self.pages[row], str(self.root / self.shards[shard].name))
