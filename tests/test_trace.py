@@ -225,8 +225,13 @@ def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: 
         ["scores", "cd", run, "--out", str(tmp_path / "cd.parquet")],
         ["scores", "el2n", train, "--out", str(tmp_path / "el2n.parquet"), *el2n],
         ["train", train, "--out", str(tmp_path / "continued"), "--init", run, *short[:-1]],
+        ["data", "filter", train, "--out", str(tmp_path / "filtered"), "--agree-with", run],
+        ["generate", "train", train, "--out", str(tmp_path / "maker"), "--samples-seen", "64", "--net.width", "8"],
+        ["generate", "sample", str(tmp_path / "maker"), "--out", str(tmp_path / "made"), "--count", "40"]
+        + ["--solver.steps", "2", "--guide", run, "--band", "0", "1", "--eps", "0.1"],
     ):
-        assert puma(*words)[0] == 0
+        code, _, said = puma(*words)
+        assert code == 0, said
     opened = Pool.open(train)
     opened.subset(opened.labels < 5).save(tmp_path / "part")
     for name, roles in {
@@ -235,12 +240,19 @@ def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: 
         "cd.parquet": ["pool", "run"],
         "el2n.parquet": ["pool", "net", "net"],
         "continued": ["pool", "init"],
+        "filtered": ["images", "agree with"],
+        "maker": ["images"],
+        "made": ["generator", "guide"],
     }.items():
         item = trace_file(tmp_path / name)
         assert [(part.role, part.state) for part in item.made_from] == [(role, "ok") for role in roles]
     change_byte(tmp_path / "run/model.safetensors")
     for name in ("cd.parquet", "continued"):
         assert list_broken(trace_file(tmp_path / name)) in ({"run run": "changed"}, {"init run": "changed"})
+    assert list_broken(trace_file(tmp_path / "filtered")) == {"agree with run": "changed"}
+    assert list_broken(trace_file(tmp_path / "made")) == {"guide run": "changed"}
+    change_byte(tmp_path / "maker/model.safetensors")
+    assert list_broken(trace_file(tmp_path / "made"))["generator maker"] == "changed"
 
 
 def write_linked_pool(folder: Path, *links: Link) -> Path:

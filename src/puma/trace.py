@@ -247,6 +247,9 @@ class _Siblings:
     @classmethod
     def find(cls, links: tuple[Link, ...], base: Path) -> "_Siblings":
         pool, weights = None, None
+        if is_pool(base) and not any(link.kind == "pool" for link in links):  # what guided its making takes its images
+            with suppress(PumaError):
+                pool = Pool.open(base)
         for link in links:
             if link.kind == "pool" and pool is None and link.path:
                 places = [next(_find_places("pool", part, base), None) for part in _split_paths(link, base)]

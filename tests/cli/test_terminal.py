@@ -182,11 +182,9 @@ def test_models_of_another_precision_work_or_are_told(dtype: torch.dtype) -> Non
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     model = Net("tensor", dtype)
     assert set(evaluate(model, images, labels, 0.1)) == {"clean", "cw"}
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: trades_loss(model, images, labels, 0.1),
-        lambda: pgd(model, images, labels, 0.1),
-    )
-    for call in calls:
-        with pytest.raises(PumaError, match=r"which are float32: give model\.to\(images\.dtype\)"):
-            call()
+    moved = pgd(model, images, labels, 0.1)
+    assert moved.dtype == images.dtype
+    assert (moved - images).abs().max() <= 0.1 + 1e-6
+    with pytest.raises(PumaError, match=r"which are float32: give model\.to\(images\.dtype\)"):
+        trades_loss(model, images, labels, 0.1)
     assert trades_loss(model.to(images.dtype), images, labels, 0.1).isfinite()  # as the sentence says

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from puma.attacks import check_radius
 from puma.errors import PumaError
 from puma.files import Link, link_to_file, write_links
 from puma.generation.quality import answer_pool, keep_agreed, keep_confident
 from puma.margins import read_margins
+from puma.models import fingerprint_model
 from puma.pools import Chunk, Origin, Pool, PoolPart, write_parts
 from puma.training import load_model
 
@@ -58,10 +59,10 @@ def select_images(pool: Pool, config: SelectionConfig) -> tuple[Tensor, list[str
         lines.append(f"{before - int(keep.sum()):,} of {before:,} images dropped: {why}")
 
     if config.agree_with is not None:
-        logits = answer_pool(load_model(config.agree_with, pool.num_classes, image_shape=pool.image_shape), pool).logits
+        logits = answer_pool(_load_judge(config.agree_with, pool), pool).logits
         narrow(keep_agreed(logits, labels), f"{config.agree_with} calls them something else")
     if config.sure is not None:
-        logits = answer_pool(load_model(config.sure, pool.num_classes, image_shape=pool.image_shape), pool).logits
+        logits = answer_pool(_load_judge(config.sure, pool), pool).logits
         stays = torch.zeros_like(keep)
         stays[keep] = keep_confident(logits[keep], labels[keep], config.share)
         narrow(stays, f"not in the {config.share:.0%} of each class that {config.sure} is surest of")
@@ -79,6 +80,10 @@ def select_images(pool: Pool, config: SelectionConfig) -> tuple[Tensor, list[str
     if not keep.any():
         raise PumaError(f"no image is left: {'; '.join(lines)}.")
     return keep, lines
+
+
+def _load_judge(source: str, pool: Pool) -> nn.Module:
+    return load_model(source, pool.num_classes, image_shape=pool.image_shape)
 
 
 def _find_in_band(pool: Pool, path: Path, band: tuple[float, float], eps: float) -> Tensor:
@@ -99,6 +104,9 @@ def filter_pool(source: str | Path, out: str | Path, config: SelectionConfig, *,
     if len(origins) > 1:
         raise PumaError(f"{source} holds real and generated images; filter each pool on its own.")
     links = [Link("images", "pool", pool.fingerprint, str(Path(source).resolve()))]
+    for role, judge in (("agree with", config.agree_with), ("sure", config.sure)):
+        if judge is not None:
+            links.append(Link(role, "model", fingerprint_model(_load_judge(judge, pool), pool.image_shape), judge))
     if config.margins is not None:
         links.append(link_to_file("band", "margins", config.margins))
 

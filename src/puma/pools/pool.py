@@ -53,7 +53,7 @@ class Pool:
     """Images, labels, origin and ids of training samples.
 
     Examples:
-        >>> pool = puma.Pool.from_tensors(torch.rand(6, 3, 8, 8), [0, 1, 2, 0, 1, 2], class_names=["ant", "bee", "cat"])
+        >>> pool = puma.Pool.from_tensors(torch.rand(6, 3, 8, 8), [0, 1, 2, 0, 1, 2])  # numpy arrays do as well
         >>> pool  # also Pool.from_dataset(dataset), Pool.open(folder), pool + pool
         Pool(6 images of 8 x 8 x 3, 3 classes, 0 generated, fingerprint ...)
         >>> image, label = pool[5]  # (channels, height, width) in [0, 1]: torch's DataLoader(pool) works
