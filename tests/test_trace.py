@@ -219,6 +219,7 @@ def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: 
     train, run = str(chain["digits/train"]), str(tmp_path / "run")
     short = ["--samples-seen", "1433", "--attack.steps", "1", "--model", "small-8px", "--record-outcomes"]
     el2n = ["--runs", str(tmp_path / "nets"), "--nets", "2", "--samples-seen", "256"]
+    guided = ["--solver.steps", "2", "--guide", run, "--band", "0", "1", "--eps", "0.1"]
     for words in (
         ["data", "distort", train, "--out", str(tmp_path / "distorted"), "--count", "20"],
         ["train", train, "--out", run, *short],
@@ -227,8 +228,7 @@ def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: 
         ["train", train, "--out", str(tmp_path / "continued"), "--init", run, *short[:-1]],
         ["data", "filter", train, "--out", str(tmp_path / "filtered"), "--agree-with", run],
         ["generate", "train", train, "--out", str(tmp_path / "maker"), "--samples-seen", "64", "--net.width", "8"],
-        ["generate", "sample", str(tmp_path / "maker"), "--out", str(tmp_path / "made"), "--count", "40"]
-        + ["--solver.steps", "2", "--guide", run, "--band", "0", "1", "--eps", "0.1"],
+        ["generate", "sample", str(tmp_path / "maker"), "--out", str(tmp_path / "made"), "--count", "40", *guided],
     ):
         code, _, said = puma(*words)
         assert code == 0, said
