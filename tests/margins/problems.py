@@ -56,6 +56,29 @@ def affine(
     return Affine(model, images, ranked[:, 0], weight.double().numpy(), bias.double().numpy())
 
 
+def many_twins(classes: int, *, count: int = 40, seed: int = 0) -> Affine:
+    """Many classes that are ten with small changes, of very uneven size: the smallest gap is seldom the nearest.
+
+    A class that is changed more is less likely, so near and far twins compete. In float64, as gaps are small.
+    """
+    random = torch.Generator().manual_seed(seed)
+    pixels = 3 * 4 * 4
+    change = torch.logspace(-2, 0, classes)[torch.randperm(classes, generator=random)]
+    weight = torch.randn(10, pixels, generator=random)[torch.arange(classes) % 10]
+    weight = weight + change[:, None] * torch.randn(classes, pixels, generator=random)
+    images = 0.5 + 0.02 * (torch.rand(count, 3, 4, 4, generator=random) - 0.5)
+    bias = -(weight @ images.flatten(1).T).mean(1) - 0.3 * change * (1 + torch.rand(classes, generator=random))
+    weight, bias, images = weight.double(), bias.double(), images.double()
+    linear = nn.Linear(pixels, classes, dtype=torch.float64)
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    model = nn.Sequential(nn.Flatten(), linear)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    return Affine(model, images, labels, weight.numpy(), bias.numpy())
+
+
 def relabel(problem: Affine, rank: int) -> Affine:
     """Label every image with its class of this rank: a wrong sample for rank >= 1."""
     with torch.no_grad():

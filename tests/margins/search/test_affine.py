@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from margins.problems import ENGINE, METHODS, NORMS, Affine, affine, relabel
+from margins.problems import ENGINE, METHODS, NORMS, Affine, affine, many_twins, relabel
 from oracles import boxed_linear_margin, linear_margin
 from puma.margins import Status, measure_margins
 
@@ -44,6 +44,26 @@ def test_closed_form_far_from_the_box(classes: int, norm: str, method: str) -> N
     )
     assert (result.status == Status.CROSSED).all()
     assert_exact(result.margin, wanted)
+
+
+@pytest.mark.parametrize("method", ENGINE)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("classes", [400, 1000])
+def test_the_nearest_of_many_twins_is_found(classes: int, norm: str, method: str) -> None:
+    """Above 256 classes norms are estimated from 64 differences: the same rivals, but for near ties."""
+    problem = many_twins(classes)
+    result = measure_margins(problem.model, problem.images, problem.labels, norm=norm, method=method)
+    wanted = np.array(
+        [
+            linear_margin(problem.weight, problem.bias, problem.pixels(i), int(label), norm)
+            for i, label in enumerate(problem.labels)
+        ]
+    )
+    ratio = result.margin.double().numpy() / wanted
+    print(f"{classes} {norm} {method}: mean {ratio.mean():.4f}, exact {(ratio < 1 + 2e-3).mean():.2f}")
+    assert ratio.min() > 1 - 1e-4
+    assert ratio.mean() < 1.02
+    assert (ratio < 1 + 2e-3).mean() > 0.55
 
 
 @pytest.mark.parametrize("method", ENGINE)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from margins.problems import NORMS, affine, net_images, smooth_net
 from puma.attacks.norms import find_norm
-from puma.margins.search.line_search import Box, newton_on_ray
+from puma.margins.search.engine import Arrival, open_rows
+from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
 from puma.margins.search.network import Network
 from puma.margins.search.opening import estimate_pair_norms
 
@@ -46,12 +48,43 @@ def test_newton_stops_at_the_box() -> None:
 def test_rivals_of_an_affine_model_are_ranked_by_exact_norms(name: str) -> None:
     problem, norm = affine(6), find_norm(name)
     network = Network(problem.model, problem.model, (3, 4, 4))
-    found = estimate_pair_norms(network, norm, Box(0.0, 1.0), 6, network.to_rows(problem.images))
+    found = estimate_pair_norms(network, norm, Box(0.0, 1.0), 6, network.to_rows(problem.images)).table
+    assert found is not None
     weight = torch.from_numpy(problem.weight).float()
     for label in range(6):
         exact = norm.dual(weight - weight[label])
         others = torch.arange(6) != label
         torch.testing.assert_close(found[label][others], exact[others], rtol=1e-3, atol=1e-4)
+
+
+class Curved(nn.Module):
+    """Two classes, one pixel: the gap falls along a curve and closes at ``root``."""
+
+    def __init__(self, root: float, bend: float) -> None:
+        super().__init__()
+        self.root, self.bend = root, bend
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixel = images.flatten(1)[:, 0]
+        gap = (self.root - pixel) * (1 + self.bend * pixel)
+        return torch.stack([gap, torch.zeros_like(gap)], 1)
+
+
+@pytest.mark.parametrize("bend", [-0.5, 0.0, 2.0])
+@pytest.mark.parametrize("error", [-0.05, -0.01, 0.005, 0.02, 0.1])
+def test_a_guess_beyond_the_boundary_is_as_good_as_one_before_it(error: float, bend: float) -> None:
+    """The secant may aim next to either end of the bracket: two or three looks, however wide the bracket is."""
+    model, box, root = Curved(0.4, bend), Box(0.0, 1.0), 0.4
+    origin = torch.zeros(1, 1)
+    arrival = Arrival(torch.zeros(1, dtype=torch.int64), origin, torch.zeros(1, dtype=torch.int64))
+    rows = open_rows(arrival, arrival.label, torch.tensor([root]), arrival.label + 1)
+    steep = torch.tensor([1 + bend * root])
+    rows = rows.change(pattern=torch.ones(1, 1), radius=torch.tensor([root * (1 + error)]), slope=steep)
+    network, config = Network(model, model, (1,)), LineSearch(tolerance=1e-3, reach=1.0)
+    while bool((rows.stage >= 0).all()):
+        rows = search_line(rows, network, box, config)
+    assert root <= rows.high.item() <= (1 + 1.1e-3) * root  # the overshoot is reckoned by a slope
+    assert rows.looks.item() <= (2 if abs(error) <= 0.01 else 3)
 
 
 def test_rows_and_images_are_inverse() -> None:

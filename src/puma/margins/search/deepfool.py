@@ -17,7 +17,7 @@ from puma.attacks import Norm
 from puma.margins.search.engine import DROPPED, Arrival, Rows, SearchMethod, Stage, Status
 from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
 from puma.margins.search.network import Network, mask_label, measure_gap, pick_logit, take_gradient
-from puma.margins.search.opening import open_searches
+from puma.margins.search.opening import PairNorms, open_searches
 from puma.margins.search.restarts import ClassImages, RestartRule, add_rescues, add_restarts
 
 STEP, LOOK = 0, 1  # stages
@@ -55,9 +55,9 @@ TIGHT = DeepFoolConfig(candidates=5, steps=16, wrong_steps=24, momentum=0.5, rac
 
 
 def assemble_deepfool(
-    network: Network, norm: Norm, box: Box, ranks: Tensor, cap: float | None, config: DeepFoolConfig
+    network: Network, norm: Norm, box: Box, ranks: PairNorms, cap: float | None, config: DeepFoolConfig
 ) -> SearchMethod:
-    """Assemble the search. ``ranks`` (K, K) are typical gradient norms, which order the rivals."""
+    """Assemble the search. ``ranks`` are typical gradient norms, which order the rivals."""
     widest = norm.diameter(box.high - box.low, network.pixels)
     limit = widest if cap is None else min(cap, widest)
     reach = norm.longest_ray * limit
@@ -65,11 +65,11 @@ def assemble_deepfool(
     if cap is not None:
         config = replace(config, restarts=0, rescues=0)
         line = LineSearch(tolerance=config.tolerance, reach=reach, beyond_reach=Status.CAPPED)
-    candidates = min(config.candidates, len(ranks) - 1)
+    candidates = min(config.candidates, ranks.classes - 1)
     if config.restarts and network.pixels <= FEW_PIXELS:
         config = replace(config, restarts=FEW_PIXELS_RESTARTS, surprise=1.0, restart_steps=config.steps)
     last: Callable[[Rows], Rows] = partial(search_line, network=network, box=box, config=line)
-    images = ClassImages(network, norm, box, len(ranks))
+    images = ClassImages(network, norm, box, ranks.classes)
     if config.restarts:
         rule = RestartRule(config.restarts, config.surprise, STEP)
         last = add_restarts(last, norm, box, images, limit, network.pixels, rule)

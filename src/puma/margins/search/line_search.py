@@ -25,7 +25,8 @@ _BEYOND = 0.4
 # a ray that has not crossed this much farther out than expected gets more steps instead; chosen by hand
 _ASTRAY = 1.5
 _WIDEST_STEP = 2.0  # before the boundary is bracketed, a slope seen at one radius is not trusted farther than twice it
-_FROM_THE_ENDS = 0.02  # of the bracket: a look nearer to an end would hardly narrow it
+# of the bracket: a look nearer to an end would hardly narrow it; unless it is so near that it ends the search
+_FROM_THE_ENDS = 0.02
 _SECANTS = 4  # after so many looks the bracket is halved instead: a gap that is nearly a line needs fewer
 
 
@@ -77,7 +78,7 @@ def search_line(rows: Rows, network: Network, box: Box, config: LineSearch) -> R
     slack = ROUNDING * torch.maximum(logits.abs().amax(1), rows.scale)
     beyond = (gap <= -slack) & (gap < 0)  # a tie is no crossing, however small the logits are
     rows = rows.change(
-        slope=_estimate_slope(rows, gap, beyond),
+        slope=_estimate_slope(rows, gap),
         low=torch.where(beyond, rows.low, rows.radius),
         low_gap=torch.where(beyond, rows.low_gap, gap),
         high=torch.where(beyond, rows.radius, rows.high),
@@ -89,9 +90,9 @@ def search_line(rows: Rows, network: Network, box: Box, config: LineSearch) -> R
     return _decide_next(rows, gap, slack, config)
 
 
-def _estimate_slope(rows: Rows, gap: Tensor, beyond: Tensor) -> Tensor:
+def _estimate_slope(rows: Rows, gap: Tensor) -> Tensor:
     """How fast the gap falls near the boundary: by the two nearest points, else as expected, else on the whole."""
-    at_low = beyond | rows.high.isinf()
+    at_low = rows.high.isinf() | (rows.radius - rows.low <= rows.high - rows.radius)
     other = torch.where(at_low, rows.low, rows.high)
     secant = (torch.where(at_low, rows.low_gap, rows.high_gap) - gap) / (rows.radius - other)
     whole = (rows.scale - gap) / rows.radius
@@ -128,6 +129,7 @@ def _next_radius(rows: Rows, gap: Tensor, config: LineSearch) -> Tensor:
     aim = farther + gap / rows.slope
     wider = aim.clamp(min=farther, max=_WIDEST_STEP * rows.radius).clamp(max=config.reach)
     width = rows.high - rows.low
-    inner = aim.clamp(min=rows.low + _FROM_THE_ENDS * width, max=rows.high - _FROM_THE_ENDS * width)
+    guard = torch.minimum(_FROM_THE_ENDS * width, _BEYOND * config.tolerance * rows.high)
+    inner = aim.clamp(min=rows.low + guard, max=rows.high - guard)
     inner = torch.where(rows.looks >= _SECANTS, (rows.low + rows.high) / 2, inner)
     return torch.where(rows.high.isfinite(), inner, wider)

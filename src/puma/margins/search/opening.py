@@ -2,7 +2,8 @@
 
 The nearest rival has the smallest gap / ||gradient||, but gradients of all K rivals cost K backwards. The norms
 differ far less between images than between pairs of classes, so they are estimated once, on a few smooth
-random images, and rank the rivals of every sample. For an affine model the ranking is exact.
+random images, and rank the rivals of every sample. For an affine model the ranking is exact. Of many classes, logits
+are only watched while the images move along random directions: as many forwards whatever the number of classes.
 """
 
 from dataclasses import dataclass
@@ -20,11 +21,42 @@ from puma.margins.search.network import Network, measure_gap, pick_logit, take_g
 NEAR_TIE = 1e-3
 _NEWTON_STEPS = 2  # the first shows which pixels are clipped, the second reckons without them; later steps refine it
 _EXACT_PAIRS = 128  # above this many classes, pairs are compared in L2, which is one matrix product
-# beyond these, rivals are ranked by their gaps alone
+# beyond these, norms are estimated by finite differences
 _MOST_CLASSES = 256
 _LARGEST_JACOBIAN = 2**26  # numbers of one sample: 256 MB in float32
+_MOVED_PROBES, _DIRECTIONS = 8, 8  # 64 differences in all: norms of random projections are right to a tenth
+_MOVE = 0.005  # of the pixel range: small for a net, and large against the rounding of logits
+_FEW_ENOUGH = 256  # of very many classes, only so many with the smallest gaps are compared by their norms
 _FEW_CLASSES, _PROBES, _PROBES_OF_MANY = 32, 8, 2  # images that norms are averaged over; K gradients are taken of each
 _ROWS = 128  # gradients of logits in one pass
+
+
+@dataclass(frozen=True)
+class PairNorms:
+    """Typical dual norms of the gradients of logit differences: a table (K, K), or a point (K, d) for each class.
+
+    The distance between two points is the norm for the pair: of many classes, no table would fit.
+    """
+
+    table: Tensor | None = None
+    points: Tensor | None = None
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        kept = self.points if self.table is None else self.table
+        assert kept is not None
+        return len(kept)
+
+    def find_norms(self, label: Tensor, rivals: Tensor | None = None) -> Tensor:
+        """Return the norms between labels (n,) and all classes, or the given rivals (n, m)."""
+        if self.table is not None:
+            return self.table[label] if rivals is None else self.table[label].gather(1, rivals)
+        assert self.points is not None
+        # no matrix product: classes that are nearly the same have a small difference of large points
+        others = self.points[None] if rivals is None else self.points[rivals]
+        norms = (self.points[label][:, None] - others).square().mean(2).sqrt()
+        return torch.where(norms.isfinite() & (norms > 0), norms, 1.0)
 
 
 def judge_arrivals(arrival: Arrival, logits: Tensor, network: Network) -> Rows:
@@ -56,7 +88,7 @@ class Opening:
 
 
 def open_searches(
-    arrival: Arrival, network: Network, norm: Norm, box: Box, ranks: Tensor, *, candidates: int, race: float
+    arrival: Arrival, network: Network, norm: Norm, box: Box, ranks: PairNorms, *, candidates: int, race: float
 ) -> Rows:
     """Open a row for the best rival of every sample, and for those within the factor ``race`` of it."""
     points = arrival.origin.detach().requires_grad_()
@@ -72,15 +104,18 @@ def open_searches(
     return _choose_rivals(rows, openings, race)
 
 
-def order_rivals(rows: Rows, logits: Tensor, ranks: Tensor, candidates: int) -> Tensor:
+def order_rivals(rows: Rows, logits: Tensor, ranks: PairNorms, candidates: int) -> Tensor:
     """Return the rivals most worth a gradient: nearest first for a right sample, farthest ahead for a wrong one.
 
     A right sample needs one rival to overtake. A wrong one must overtake every rival ahead of it, and the farthest
     of these half-spaces says most about the distance. In ``(f_y - f_k) / norm`` both come lowest.
     """
-    distance = (pick_logit(logits, rows.label)[:, None] - logits) / ranks[rows.label]
-    distance = distance.scatter(1, rows.label[:, None], torch.inf)
-    return distance.topk(candidates, 1, largest=False).indices
+    lead = (pick_logit(logits, rows.label)[:, None] - logits).scatter(1, rows.label[:, None], torch.inf)
+    if ranks.table is None and ranks.classes > _FEW_ENOUGH:
+        lead, some = lead.topk(_FEW_ENOUGH, 1, largest=False)
+        best = (lead / ranks.find_norms(rows.label, some)).topk(candidates, 1, largest=False).indices
+        return some.gather(1, best)
+    return (lead / ranks.find_norms(rows.label)).topk(candidates, 1, largest=False).indices
 
 
 def open_against(
@@ -133,11 +168,10 @@ def _choose_rivals(rows: Rows, openings: list[Opening], race: float) -> Rows:
     )
 
 
-def estimate_pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor) -> Tensor:
-    """Return the (K, K) typical dual norms of logit-difference gradients; all ones where too dear to get."""
-    flat = torch.ones(1, 1, device=like.device, dtype=like.dtype).expand(classes, classes)
+def estimate_pair_norms(network: Network, norm: Norm, box: Box, classes: int, like: Tensor) -> PairNorms:
+    """Return typical dual norms for all pairs of classes; in L2 where the classes are many."""
     if classes > _MOST_CLASSES or classes * like.shape[1] > _LARGEST_JACOBIAN:
-        return flat
+        return PairNorms(points=_watch_logits(network, box, like))
     probes = draw_smooth_images(network, box, _PROBES if classes <= _FEW_CLASSES else _PROBES_OF_MANY, like)
     wanted = torch.arange(classes, device=like.device).repeat(len(probes))
     points = probes.repeat_interleave(classes, 0)
@@ -146,7 +180,17 @@ def estimate_pair_norms(network: Network, norm: Norm, box: Box, classes: int, li
     power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
     by_probe = jacobian.view(len(probes), classes, -1)
     norms = torch.cdist(by_probe, by_probe, p=power).mean(0)
-    return torch.where(norms.isfinite() & (norms > 0), norms, flat)
+    return PairNorms(table=torch.where(norms.isfinite() & (norms > 0), norms, 1.0))
+
+
+def _watch_logits(network: Network, box: Box, like: Tensor) -> Tensor:
+    """Return how every logit changes along random directions (K, 64), from a few smooth random images."""
+    probes = draw_smooth_images(network, box, _MOVED_PROBES, like)
+    random = torch.Generator().manual_seed(1)
+    moves = torch.randn(_MOVED_PROBES * _DIRECTIONS, like.shape[1], generator=random).to(like)
+    moved = probes.repeat_interleave(_DIRECTIONS, 0) + _MOVE * (box.high - box.low) * moves
+    change = network.judge(moved) - network.judge(probes).repeat_interleave(_DIRECTIONS, 0)
+    return change.T.contiguous()
 
 
 def draw_smooth_images(network: Network, box: Box, count: int, like: Tensor) -> Tensor:
