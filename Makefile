@@ -7,7 +7,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit perceptron bench docs clean
+.PHONY: help setup demo test lint format types layers unit perceptron bench fuzz faults docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,12 @@ unit: setup  ## pytest
 
 perceptron: setup  ## the perceptron study at full size; fails unless its nine checks hold
 	$(ONE_THREAD) $(BIN)/puma perceptron --out perceptron-output --check
+
+fuzz: setup  ## 10,500 damaged files, each read by the reader it is meant for; about ten minutes
+	$(ONE_THREAD) $(BIN)/python -m faults.fuzz
+
+faults: setup  ## kills, full disks, damaged files, two at once, two hosts, for every verb; about an hour
+	$(ONE_THREAD) $(BIN)/python -m faults
 
 bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks

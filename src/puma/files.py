@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,8 +91,9 @@ def _tell_why(error: Exception) -> str | None:
 
     Libraries in other languages report the system's errors as text only.
     """
-    if "os error 28" in str(error) or getattr(error, "errno", None) == errno.ENOSPC:
-        return os.strerror(errno.ENOSPC)
+    told = re.search(r"os error (\d+)", str(error))
+    if told or getattr(error, "errno", None) == errno.ENOSPC:
+        return os.strerror(int(told[1]) if told else errno.ENOSPC)
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return None

@@ -1,6 +1,7 @@
 """``results/<experiment>.csv``: a line per row, quantity and seed; means, spreads and figures are made from it."""
 
 import csv
+import io
 import math
 import os
 import statistics
@@ -14,7 +15,7 @@ from puma.drawing import COLOURS, MARKERS
 from puma.errors import PumaError, tell_missing
 from puma.experiments.presets import ExperimentSetting
 from puma.experiments.spec import Experiment
-from puma.files import lock, replace_atomically
+from puma.files import lock, read_bytes, replace_atomically
 from puma.margins import compare_margins, count_histograms, draw_joint_margins, draw_picture, read_margins
 
 FORMAT = "puma-results-2"
@@ -186,10 +187,10 @@ def write_results_file(
 
 def read_results_file(path: Path) -> list[ResultLine]:
     """Return the lines of a results file, also of one that an earlier version wrote; anything else raises."""
+    content = read_bytes(path, "a results file")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            header, rows = tuple(reader.fieldnames or ()), list(reader)
+        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        header, rows = tuple(reader.fieldnames or ()), list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise PumaError(f"{path} is not a results file ({error}); move it away, or choose another --out.") from error
     old = header == _OLD_COLUMNS

@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from puma.errors import PumaError
+from puma.files import open_regular
 from puma.perceptron.problem import Array, PerceptronTask, draw_training_set, measure_overlap
 from puma.perceptron.students import Logistic, Student, StudentStatus, clean_start, student_name, train_student
 from puma.perceptron.theory import CurveKey, TheoryCurve, fingerprint_code, trace_curve
@@ -105,7 +106,9 @@ class ResultCache:
         self.path = path
         self._records: dict[str, Record] = {}
         if path.exists():
-            for line in path.read_bytes().splitlines():
+            with open_regular(path, "the results of a study, points.jsonl") as file:
+                lines = file.read().splitlines()
+            for line in lines:
                 try:
                     entry = json.loads(line)
                     if entry.get("sum", checked := _sum_record(entry["record"])) == checked:  # older lines have none

@@ -1,0 +1,1 @@
+"""Faults on purpose: damaged files, killed processes, full disks, hosts cut off. ``make fuzz`` and ``make faults``."""
