@@ -41,9 +41,8 @@ from puma.processes import ProcessGroup, join_processes
 from puma.progress import Advance, progress_bar
 
 Places = NDArray[np.int64]
-_ROUNDS = 8  # at most, so that it ends
-_SMALL_ROUND = 0.02  # of the pool: a rest as small as this is measured in one go ...
-_LAST_ROUND = 0.002  # ... and after one as small as this no other follows
+_ROUNDS = 12  # at most, so that it ends
+_SMALL_ROUND = 0.02  # of the pool: a rest as small as this is measured in one go
 _DOUBT = 1e-3  # samples less likely than this to be on the wrong side are never looked at again
 
 
@@ -230,15 +229,13 @@ class _PredictionWork:
                 self._tell_expected(expected)
                 rest = len(order) <= _SMALL_ROUND * self.count or number == _ROUNDS - 1
                 take = order if rest else order[: len(order) // 2]  # a fit to half of them may spare the others
-                _save_arrays(chosen, places=np.sort(take), last=np.array(len(order) <= _LAST_ROUND * self.count))
+                _save_arrays(chosen, places=np.sort(take))
             self.group.barrier()
-            choice = _load_arrays(chosen)
-            if not len(choice["places"]):
+            places = _load_arrays(chosen)["places"]
+            if not len(places):
                 return number
-            measure_samples(self.task, choice["places"], self._round_margins(number), progress=self.progress)
+            measure_samples(self.task, places, self._round_margins(number), progress=self.progress)
             self.group.barrier()
-            if choice["last"]:
-                return number + 1
         return _ROUNDS
 
     def _round_places(self, number: int) -> Path:
@@ -347,8 +344,8 @@ class _PredictionWork:
         again = latest.predictor.held_margin[:size], latest.predictor.held_spread[:size]
         cut = estimate.find_cut(self.config.prune_easy)
         held_out = PoolEstimate(again[0].astype(np.float32), again[1].astype(np.float32))
-        left = estimate.judge_sides(cut, expected.threshold, errors)
-        stays = held_out.judge_sides(cut, expected.threshold, errors) <= left.max()
+        left = estimate.judge_sides(cut, expected.threshold, errors)[estimate.spread > 0]
+        stays = held_out.judge_sides(cut, expected.threshold, errors) <= left.max(initial=0)
         every = calibrate_half_width(margin, *again)
         return sure, _calibrate_some(margin, again[0], again[1], kinds & stays, every)
 

@@ -131,13 +131,17 @@ class PoolEstimate:
         return (low + high) / 2
 
     def judge_sides(self, cut: float, threshold: float, errors: ErrorModel) -> NDArray[np.float32]:
-        """Return the probability (n,) that a sample is on the wrong side of the threshold; 0 where measured."""
+        """Return the probability (n,) that a plan which drops from the cut on is wrong about a sample.
+
+        It is 1 for a measured sample between cut and threshold, 0 for the other measured ones.
+        """
         wrong = np.zeros(len(self.margin), dtype=np.float32)
         for start in range(0, len(wrong), _CHUNK):
             rows = slice(start, start + _CHUNK)
             above = _probability_above(self.margin[rows], self.spread[rows], threshold, errors)
+            above = np.where(self.spread[rows] == 0, self.margin[rows] >= threshold, above)
             wrong[rows] = np.where(self.margin[rows] >= cut, 1 - above, above)
-        wrong[(self.spread == 0) | np.isnan(self.margin)] = 0
+        wrong[np.isnan(self.margin)] = 0
         return wrong
 
     def judge_strengths(self, cut: float, eps: float, errors: ErrorModel) -> NDArray[np.float32]:
@@ -191,7 +195,7 @@ def plan_measuring(
     off = estimate.judge_strengths(cut, config.eps, errors)
     kept = max(count - math.floor(config.prune_easy * count + 1e-9), 1)
     disagreement, strength_error = float(wrong.sum(dtype=np.float64)), float(off.sum(dtype=np.float64))
-    first = _take_worst(wrong, disagreement, config.plan_agreement, (1 - (config.plan_agreement or 0)) * count)
+    first = _choose_for_plan(estimate, threshold, errors, config.plan_agreement, disagreement)
     off[first] = 0
     left = float(off.sum(dtype=np.float64))
     then = _take_worst(off, left, config.strength_error, (config.strength_error or 0) * kept)
@@ -205,6 +209,27 @@ def plan_measuring(
         threshold=threshold,
     )
     return expected, chosen
+
+
+def _choose_for_plan(
+    estimate: PoolEstimate, threshold: float, errors: ErrorModel, asked: float | None, expected: float
+) -> NDArray[np.int64]:
+    """Return the samples to measure so that a plan agrees as asked, those most likely wrong first.
+
+    A plan drops a fixed number, so it drops as many wrongly as it keeps wrongly: where more predictions are wrong below
+    the threshold than above it, measured samples just below it are dropped for them. So either side may have half of
+    what is allowed; less, if more are ``expected`` wrong than the sides say.
+    """
+    if asked is None:
+        return np.zeros(0, dtype=np.int64)
+    wrong = estimate.judge_sides(threshold, threshold, errors)
+    above = estimate.margin >= threshold
+    sides = [np.where(rows, wrong, 0) for rows in (above, ~above)]
+    totals = [float(side.sum(dtype=np.float64)) for side in sides]
+    allowed = (1 - asked) * len(wrong) / 2 - max(expected / 2 - max(totals), 0)
+    chosen = [_take_worst(side, total, asked, max(allowed, 0)) for side, total in zip(sides, totals, strict=True)]
+    both = np.sort(np.concatenate(chosen))
+    return both[np.argsort(-wrong[both], kind="stable")]
 
 
 def _take_worst(loss: NDArray[np.float32], total: float, asked: float | None, allowed: float) -> NDArray[np.int64]:
