@@ -1,5 +1,6 @@
 """An .npz of images and labels, such as the public files of generated images; streamed, never whole in memory."""
 
+import contextlib
 import lzma
 import math
 import zipfile
@@ -38,11 +39,16 @@ def read_npz(
         count = images.shape[0]
         if labels.shape[0] != count:
             raise PumaError(f"{source} has {labels.shape[0]} labels for {count} images.")
-        for first in images.chunks(1):
+        for first in images.chunks(max(1, _CHUNK_BYTES // max(1, images.row_bytes))):
             check_pixels(first, None)
             break
-        checked = (check_class_labels(chunk, len(chunk), limit) for chunk in labels.chunks(1 << 20))
-        highest = max((int(chunk.max()) for chunk in checked), default=0)
+        lowest, highest = _MOST_CLASSES, 0
+        for chunk in labels.chunks(1 << 20):
+            numbers = check_class_labels(chunk, len(chunk), limit)
+            lowest, highest = min(lowest, int(numbers.min())), max(highest, int(numbers.max()))
+    if lowest == 1 and class_names is None and not allow_empty_class:
+        flag = "" if allow_empty_class is None else ", or give --allow-empty-class if class 0 is to be empty"
+        raise PumaError(f"no image of class 0: the labels of {source} are 1..{highest}; save label=labels - 1{flag}.")
     names = class_names or tuple(str(label) for label in range(highest + 1))
 
     def chunks() -> Iterator[Chunk]:
@@ -97,16 +103,43 @@ def _arrays(source: Path, image_key: str, label_key: str) -> Iterator[tuple[_Mem
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
             for key in (image_key, label_key):
                 if key not in names:
-                    found = ", ".join(names) or "nothing"
-                    raise PumaError(f"{source} has no array {key!r}, only {found}; see --image-key and --label-key.")
+                    raise PumaError(f"{source} has no array {key!r}, {_advise_keys(archive, names)}.")
             sizes = [_unpacked_size(archive.getinfo(f"{key}.npy"), source) for key in (image_key, label_key)]
             with archive.open(f"{image_key}.npy") as images, archive.open(f"{label_key}.npy") as labels:
                 yield (
                     _Member(images, f"{source}:{image_key}", sizes[0]),
                     _Member(labels, f"{source}:{label_key}", sizes[1]),
                 )
+    except PumaError:
+        raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError) as error:
-        raise PumaError(f"{source} is not a whole .npz file ({error}); fetch it again.") from error
+        raise PumaError(f"{source} is not {_name_format(source, error)}.") from error
+
+
+def _advise_keys(archive: zipfile.ZipFile, names: list[str]) -> str:
+    """Say which arrays there are instead, and the flags that take them where only one choice is likely."""
+    if any(name.endswith("/data.pkl") for name in archive.namelist()):
+        return 'it is a file of torch.save; in Python: puma.Pool.from_tensors(images, labels).save("pool")'
+    if len(names) != 2:
+        return f"only {', '.join(names) or 'nothing'}; see --image-key and --label-key"
+    labels, images = sorted(names, key=lambda name: archive.getinfo(f"{name}.npy").file_size)
+    return f"only {', '.join(names)}; see --image-key and --label-key: --image-key {images} --label-key {labels}"
+
+
+def _name_format(source: Path, error: Exception) -> str:
+    """Say what the file is if not a whole .npz, and how such a file is imported."""
+    with contextlib.suppress(OSError), source.open("rb") as file:
+        start = file.read(8)
+        if start.startswith(b"\x93NUMPY"):
+            return (
+                f"an .npz file but an .npy of one array; put images and labels into one file: "
+                f'np.savez("both.npz", image=np.load("{source.name}"), label=labels)'
+            )
+        if start.startswith(b"PAR1"):
+            return f"an .npz file but Parquet; import it with: puma data import parquet {source} --size PIXELS"
+        if start.startswith(b"\x89HDF"):
+            return 'an .npz file but HDF5; in Python: puma.Pool.from_tensors(images, labels).save("pool")'
+    return f"a whole .npz file ({error}); fetch it again"
 
 
 def _unpacked_size(member: zipfile.ZipInfo, source: Path) -> int:

@@ -152,6 +152,11 @@ def _to_array(values: Any, name: str) -> NDArray[Any]:
         array = np.asarray(values)
     except ValueError as error:
         raise PumaError(f"{name} must be one array; the list holds items of several shapes.") from error
+    if array.dtype.kind in "US" and name == "labels":
+        raise PumaError(
+            "labels must be numbers, got names; give np.unique(labels, return_inverse=True)[1], and "
+            "class_names=np.unique(labels)."
+        )
     if array.dtype.kind not in "biuf":
         raise PumaError(f"{name} must be numbers, got {array.dtype} from {type(values).__name__}.")
     return array
@@ -216,7 +221,8 @@ def _to_labels(labels: Array, count: int, class_names: Sequence[str] | None) -> 
             "probabilities; give labels.argmax(1)."
         )
     if targets.dtype.kind == "f":
-        raise PumaError(f"labels must be integers, got {targets.dtype}; convert with labels.astype(int).")
+        way = "labels.long()" if isinstance(labels, Tensor) else "labels.astype(int)"
+        raise PumaError(f"labels must be integers, got {targets.dtype}; convert with {way}.")
     if targets.ndim == 1 and len(targets) == count and count:
         low, high = int(targets.min()), int(targets.max())
         if low == 1 and high == (len(class_names) if class_names else high):

@@ -235,26 +235,75 @@ def spread_rows(count: int) -> list[int]:
 
 
 def check_pixels(pixels: NDArray[Any], shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    """Images must be uint8 NHWC with 1 or 3 channels, all of one shape."""
+    """Images must be uint8 NHWC with 1 or 3 channels, all of one shape; else the sentence names the conversion."""
+    wrong = []
     if pixels.dtype != np.uint8:
         found = "NaN among them" if pixels.dtype.kind == "f" and np.isnan(pixels).any() else f"got {pixels.dtype}"
-        raise PumaError(f"images must be uint8 from 0 to 255 ({found}); convert with (images * 255).round().")
+        wrong.append(f"uint8 from 0 to 255 ({found})")
     if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or 0 in pixels.shape[1:3]:
-        raise PumaError(f"images must be (n, height, width, 1 or 3 channels), got shape {pixels.shape}.")
+        wrong.append(f"(n, height, width, 1 or 3 channels), got shape {pixels.shape}")
+    if wrong:
+        raise PumaError(f"images must be {' and '.join(wrong)}{_advise_conversion(pixels)}.")
     if shape is not None and pixels.shape[1:] != shape:
         raise PumaError(f"images must all be {shape}, got {pixels.shape[1:]}.")
     return (pixels.shape[1], pixels.shape[2], pixels.shape[3])
 
 
+def _advise_conversion(pixels: NDArray[Any]) -> str:
+    """Return the line of numpy that makes usable images of these, as far as one can tell."""
+    turned, kind = "images", pixels.dtype.kind
+    if pixels.ndim == 3:
+        turned = "images[..., None]"
+    elif pixels.ndim == 4 and pixels.shape[3] not in (1, 3):
+        if pixels.shape[1] in (1, 3):
+            turned = "images.transpose(0, 2, 3, 1)"
+        elif pixels.shape[3] == 4:  # with transparency
+            turned = "images[..., :3]"
+        else:
+            return ""
+    if pixels.ndim not in (3, 4) or kind not in "biuf" or 0 in pixels.shape or not np.isfinite(pixels).all():
+        return ""
+    low, high = float(pixels.min()), float(pixels.max())
+    if pixels.dtype == np.uint8:
+        return f"; convert with {turned}"
+    if kind == "b" or (kind == "f" and low >= 0 and high <= 1):
+        return f'; convert with ({turned} * 255.0).round().astype("uint8")'
+    if low >= 0 and high <= 255:
+        return f'; convert with {turned}{".round()" if kind == "f" else ""}.astype("uint8")'
+    if kind == "f" and low < 0:
+        return (
+            f"; {low:.2f} to {high:.2f} look normalised: undo it with ((images * std + mean) * 255).round()"
+            '.clip(0, 255).astype("uint8"), and normalise inside of the model'
+        )
+    return f"; {low:g} to {high:g} must be brought to 0 to 255"
+
+
 def check_class_labels(labels: NDArray[Any], count: int, num_classes: int) -> NDArray[np.int32]:
     """Labels must be integers from 0 to the number of classes, one for every image."""
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise PumaError(f"labels must be integers of shape (n,), got {labels.dtype} of shape {labels.shape}.")
+        raise PumaError(
+            f"labels must be integers of shape (n,), got {labels.dtype} of shape {labels.shape}"
+            f"{_advise_labels(labels)}."
+        )
     if len(labels) != count:
         raise PumaError(f"there must be as many labels as images, got {len(labels)} labels for {count} images.")
     if count and (labels.min() < 0 or labels.max() >= num_classes):
-        raise PumaError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}.")
+        begin = "; they begin with 1: give labels - 1" if (labels.min(), labels.max()) == (1, num_classes) else ""
+        raise PumaError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}{begin}.")
     return labels.astype(np.int32)
+
+
+def _advise_labels(labels: NDArray[Any]) -> str:
+    """Return the line of numpy that makes class numbers of these, as far as one can tell."""
+    if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "biuf":
+        return ", which look like one-hot rows or probabilities; give labels.argmax(1)"
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "; give labels[:, 0]"
+    if labels.ndim == 1 and labels.dtype.kind in "bf":
+        return '; convert with labels.astype("int64")'
+    if labels.ndim == 1 and labels.dtype.kind in "US":
+        return "; number the names: names, labels = np.unique(labels, return_inverse=True), and name the classes"
+    return ""
 
 
 class NpyAppender:
