@@ -1,13 +1,15 @@
 """Write the measured numbers into the pages that show them: ``python docs/measured.py`` after ``puma run``.
 
-The tables of docs/reproduce.md, docs/verdicts.md and README.md stand between a pair of marks and come from
-results/*.csv alone, so a number on a page is always one that a command has written. The figures of results/ are copied
-beside the pages.
+The tables of README.md and of some pages stand between a pair of marks and come from results/*.csv and
+benchmarks/wrong_labels.csv alone, so a number on a page is always one that a command has written. The figures of
+results/ are copied beside the pages.
 """
 
+import csv
 import importlib
 import re
 import shutil
+import statistics
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,6 @@ from puma.experiments.results import ResultSummary, name_setting, read_results_f
 from puma.experiments.verdicts import format_verdicts, judge_claims
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"docs/reproduce.md": "everything", "README.md": "summary", "docs/verdicts.md": "verdicts"}
 PICTURES = ROOT / "docs" / "images" / "reproduce"
 _HEADLINE_SEEDS = 3  # fewer are shown with the experiment, not on the first page
 # what the place on the horizontal axis of a figure means, where it is not the pruned fraction
@@ -38,8 +39,7 @@ def main() -> None:
 
 def update_page(page: str, text: str) -> str:
     """Return a page with its numbers put in anew."""
-    writers = {"everything": format_everything, "summary": format_summary, "verdicts": format_claims}
-    table = writers[PAGES[page]]()
+    table = PAGES[page]()
     return _MARKS.sub(lambda found: f"{found[1]}{table}\n{found[3]}", text)
 
 
@@ -59,6 +59,33 @@ def format_summary() -> str:
 def format_claims() -> str:
     """Return the verdict on every claim of the paper."""
     return format_verdicts(judge_claims(ROOT / "results"))
+
+
+def format_labels() -> str:
+    """Return how well each order finds changed labels, and the same of what is flagged, in percent."""
+    values: dict[str, dict[tuple[str, ...], list[tuple[float, float]]]] = {}
+    with (ROOT / "benchmarks" / "wrong_labels.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            column = line["images"], line["nets"], line["share"]
+            pair = 100 * float(line["first"]), 100 * float(line["second"])
+            values.setdefault(line["method"], {}).setdefault(column, []).append(pair)
+    columns = list(dict.fromkeys(column for found in values.values() for column in found))
+    titles = [f"{images}, {nets}, {float(share):.0%}" for images, nets, share in columns]
+    header = "\n".join(["| | " + " | ".join(titles) + " |", "|---" * (len(columns) + 1) + "|"])
+
+    def format_seeds(numbers: tuple[float, ...]) -> str:
+        return f"{statistics.mean(numbers):.1f} ± {statistics.stdev(numbers):.1f}"
+
+    orders, flags = [header], [header]
+    for method, found in values.items():
+        pairs = [list(zip(*found[column], strict=True)) for column in columns]
+        if method.startswith("flagged: "):
+            cells = [f"{statistics.mean(first):.1f} / {statistics.mean(second):.1f}" for first, second in pairs]
+            flags.append(f"| {method.removeprefix('flagged: ')} | {' | '.join(cells)} |")
+        else:
+            orders.append(f"| {method} | {' | '.join(format_seeds(first) for first, _ in pairs)} |")
+    said = "The same as a decision instead of an order, precision / recall in percent, mean over the seeds:"
+    return "\n\n".join(["\n".join(orders), said, "\n".join(flags)])
 
 
 def format_everything() -> str:
@@ -156,6 +183,13 @@ def format_percent(line: ResultSummary) -> str:
     spread = "" if line.spread is None else f" ± {100 * line.spread:.2f}"
     return f"{100 * line.mean:.2f}{spread}"
 
+
+PAGES = {
+    "README.md": format_summary,
+    "docs/reproduce.md": format_everything,
+    "docs/verdicts.md": format_claims,
+    "docs/wrong-labels.md": format_labels,
+}
 
 if __name__ == "__main__":
     main()

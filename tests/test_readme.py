@@ -31,7 +31,7 @@ def test_the_map_names_what_exists() -> None:
         assert (ROOT / place).exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reproduce.md", "docs/verdicts.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduce.md", "docs/verdicts.md", "docs/wrong-labels.md"])
 def test_the_numbers_are_those_of_the_results(page: str) -> None:
     """Say which command brings them up to date, if not: python docs/measured.py."""
     numbers = runpy.run_path(str(ROOT / "docs" / "measured.py"))

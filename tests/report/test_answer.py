@@ -25,7 +25,7 @@ def test_an_experiment_opens_with_what_came_out(make_pool: MakePool, tmp_path: P
     kept = np.sort(values)[:40]
     weaker, negative = int((np.abs(kept) < 0.1).sum()), int((kept < 0).sum())
     assert opening(page) == [
-        "small-8px was trained on 50 real, 6 x 5 px, 4 classes, with seeds 0, 1.",
+        "small-8px was trained on 50 real images (6 x 5 px, 4 classes), with seeds 0, 1.",
         f"PUMA prunes 10 of 50 samples (20.0%) and attacks {weaker} of the others less strongly, {negative} of them "
         "towards their label.",
         "Accuracy went from 80.5 % [74.1, 86.9] to 90.5 % [84.1, 96.9]: +10.0 points, more than chance; "

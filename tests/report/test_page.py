@@ -382,7 +382,7 @@ def test_each_experiment_has_a_heading(make_pool: MakePool, tmp_path: Path) -> N
         assert text.count(f'<th scope="rowgroup" colspan="4" class="heading">{name}</th>') == 1
     assert text.count("<dt>commit</dt>") == 1  # what all share is told once
     assert text.count('<th scope="row">PUMA</th>') == 6
-    assert text.count("50 real, 6 x 5 px, 4 classes") == 2  # the images too, and in the sentences at the top
+    assert text.count("50 real, 6 x 5 px, 4 classes") == 1  # the images too
 
 
 def test_images_that_differ_are_told_of_each_row(make_pool: MakePool, tmp_path: Path) -> None:

@@ -137,18 +137,18 @@ def _choose_most(predictions: NDArray[np.int64], labels: NDArray[np.int64]) -> N
     return np.array(chosen, dtype=np.int64)
 
 
-def write_suspects(path: Path, suspects: Suspects, pool: Pool, pictures: Path | None = None) -> Path:
+def write_suspects(path: str | Path, suspects: Suspects, pool: Pool, pictures: str | Path | None = None) -> Path:
     """Write suspects as CSV, whole or not at all; with ``pictures`` their images too, as PNG files of their ids.
 
     ``filepath`` is empty for images that are no files of their own. The columns ``given_label``, ``predicted_label``,
     ``label_quality`` and ``is_label_issue`` are those of cleanlab, ``filepath`` is FiftyOne's.
     """
-    header = ",".join(COLUMNS)
+    path, header = Path(path), ",".join(COLUMNS)
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
             if file.read(len(header)) != header:
                 raise PumaError(f"{path} is a file of another kind; it is not replaced, choose another --out.")
-    places = _name_files(suspects, pool) if pictures is None else _draw_files(suspects, pool, pictures)
+    places = _name_files(suspects, pool) if pictures is None else _draw_files(suspects, pool, Path(pictures))
     names = pool.class_names
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")

@@ -51,7 +51,8 @@ def _tell_training(chosen: RowResult, results: list[RowResult]) -> Markup:
     if config is None:
         return join_markup("What was trained is not told: no run was found, evaluations alone.")
     first = next((seed for seed in chosen.row.seeds if seed.pools), None)
-    images = "" if first is None else f" on {describe_images(first)}"
+    count, comma, kind = describe_images(first).partition(", ") if first else ("", "", "")
+    images = f" on {count} images ({kind})" if comma else ""
     share = config.generated_fraction
     batch = f", {share:.0%} of every batch generated" if share else ""
     baseline = find_baseline(chosen, results)
