@@ -5,9 +5,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c co
 # Tests and tools run side by side, so each process gets one thread.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
+DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit perceptron bench fuzz faults docs clean
+.PHONY: help setup demo test lint format types layers unit perceptron generator bench fuzz faults docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -61,6 +62,9 @@ fuzz: setup  ## 10,500 damaged files, each read by the reader it is meant for; a
 faults: setup  ## kills, full disks, damaged files, two at once, two hosts, for every verb; about an hour
 	$(ONE_THREAD) $(BIN)/python -m faults
 
+generator: setup  ## the generator's checks at full size (DATA=folder with fashion-mnist-14px); fails unless they hold
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.generator_checks --data $(DATA) --out generator-output
+
 bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks
 
@@ -68,4 +72,4 @@ docs: .venv/ready-docs  ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what the targets above created
-	rm -rf .venv site demo-output puma-runs perceptron-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site demo-output puma-runs perceptron-output generator-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

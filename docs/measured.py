@@ -102,7 +102,7 @@ def format_section(name: str) -> str:
     shown = "".join(f"\n\n![{experiment.title}](images/reproduce/{picture.name})" for picture in pictures)
     command, found = read_docstring(name)
     parts = [f"### {name}: {experiment.title}", f"`{command}`", f"The paper: {experiment.expect}", found]
-    if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves"):
+    if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves", "bands"):
         rows = list(list_finals(name))
         strong = any(ours["autoattack_accuracy"] for _, _, ours, _ in rows)
         header = f"| row | paper | ours |{' AutoAttack |' if strong else ''} seeds | data |"

@@ -45,6 +45,7 @@ def test_near_images_are_made_in_three_ways(shared_work: Path, tmp_path: Path, p
     assert found["TRADES, near, guided", "images"] == 160
     assert found["TRADES, near, selected", "in_band_share"] == 1
     assert 0 < found["TRADES, near, conditioned", "in_band_share"] <= 1
+    assert [path.name for path in tmp_path.glob("*.png")] == ["gen-margin-smoke-digits.png"]
     assert all(found[row, "frechet"] > 0 and 0 <= found[row, "doubted_share"] <= 1 for row in rows)
     code, _, err = puma("run", "gen-margin", "--preset", "paper", "--data", str(tmp_path), "--rows", rows[0])
     assert code == 2

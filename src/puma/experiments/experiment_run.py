@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +14,7 @@ import numpy as np
 
 from puma.errors import PumaError, unknown_name
 from puma.evaluation import ATTACKS, check_evaluation_config, read_evaluation
+from puma.experiments.generated import draw_bands
 from puma.experiments.presets import PRESETS
 from puma.experiments.results import (
     Place,
@@ -118,12 +119,25 @@ def run_experiment(
             lines = sorted(progress.lines, key=lambda line: order[line.row])
             write_results_file(table, progress.origin, lines, keep=keep_line)
             _record_experiment(experiment, possible, workspace, progress, command=command, left_out=left_out)
-    if experiment.figure != "none":
+    if experiment.figure == "bands":
+        draw_bands(_find_band_margins(rows, workspace), picture_path(experiment, workspace, out), workspace.setting.eps)
+    elif experiment.figure != "none":
         summaries = summarise_results(line for line in read_results_file(table) if line.origin == progress.origin)
         margins = {name: first.margins for name, made in progress.files.items()
                    if (first := next(iter(made.values()))).margins is not None}  # fmt: skip
         draw_figure(experiment, summaries, margins, picture_path(experiment, workspace, out), workspace.setting)
     return table
+
+
+def _find_band_margins(rows: Sequence[RowSpec], workspace: Workspace) -> dict[GeneratorImages, Path]:
+    """Return the margins of every kind of generated images that the rows were trained on."""
+    kinds = {row.wants.generated: row.wants for row in rows if isinstance(row.wants, ModelSpec)}
+    stages = workspace.generated_stages
+    return {
+        kind: stages.measure(workspace.find_pools(model).pools[-1])
+        for kind, model in kinds.items()
+        if isinstance(kind, GeneratorImages)
+    }
 
 
 def result_origin(experiment: Experiment, workspace: Workspace) -> ResultOrigin:

@@ -3,10 +3,14 @@
 Every way costs the same in network passes, sampling and measuring together; a backward pass counts as two.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from puma.errors import PumaError
+import numpy as np
+
+from puma.drawing import COLOURS, LINE_STYLES, POOL, bin_edges, count_in_bins
+from puma.errors import PumaError, tell_missing
 from puma.experiments.presets import ExperimentSetting, GeneratorSetting
 from puma.experiments.spec import GenerationWay, GeneratorImages
 from puma.files import hash_file, hash_json, lock
@@ -145,3 +149,36 @@ def share_in_band(margins: Margins, band: tuple[float, float], eps: float) -> fl
     """Return the share of samples whose margin was found and lies in a band of multiples of eps."""
     inside = margins.crossed & (margins.margin >= band[0] * eps) & (margins.margin <= band[1] * eps)
     return float(inside.double().mean())
+
+
+def draw_bands(margins: Mapping[GeneratorImages, Path], path: Path, eps: float) -> Path:
+    """Draw a panel per band: the margins that each way got, over those of images of any margin; the band is shaded."""
+    with tell_missing("report"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+    found = {wanted: read_margins(file).margin.double().numpy() / eps for wanted, file in margins.items()}
+    asked = sorted({wanted.band for wanted in found if wanted.band is not None})
+    bands: list[tuple[float, float] | None] = [*asked] or [None]
+    edges = bin_edges(np.concatenate([*found.values()]))
+    middles = (edges[:-1] + edges[1:]) / 2
+    figure = Figure(figsize=(5.2 * len(bands), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, band in zip(figure.subplots(1, len(bands), squeeze=False)[0], bands, strict=True):
+        shown = {wanted.way: values for wanted, values in found.items() if wanted.band in (None, band)}
+        for place, (way, values) in enumerate(shown.items()):
+            shares = 100 * count_in_bins(values, edges) / len(values)
+            label = f"{way}: {len(values):,} images"
+            if way == "any":
+                axes.stairs(shares, edges, fill=True, color=POOL, label=label)
+                continue
+            style = LINE_STYLES[(place - 1) % len(LINE_STYLES)]
+            axes.plot(middles, shares, drawstyle="steps-mid", color=COLOURS[place - 1], linestyle=style, label=label)
+        if band is not None:
+            axes.axvspan(*band, color="black", alpha=0.07, linewidth=0)
+            axes.set_title(f"asked for {band[0]:g} to {band[1]:g} eps", fontsize=11)
+        axes.set(xlabel="margin, multiples of eps", ylabel="share of the images, %", ylim=(0, None))
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path

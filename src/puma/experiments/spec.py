@@ -16,7 +16,7 @@ GenerationWay = Literal["any", "selected", "conditioned", "guided"]
 ScoreName = Literal["margin", "cd_clean", "cd_adversarial", "input_gradient", "uncertainty"]
 StrengthRule = Literal["constant", "margin", "weak-if-difficult", "margin-if-difficult"]
 ImageKind = Literal["usual", "imagenet"]
-FigureKind = Literal["none", "lines", "curves", "histogram", "heat map"]
+FigureKind = Literal["none", "lines", "curves", "histogram", "heat map", "bands"]
 
 
 @dataclass(frozen=True)

@@ -31,5 +31,6 @@ EXPERIMENT = Experiment(
     name="gen-margin",
     title="Generated images of a wanted margin",
     rows=_list_rows(),
+    figure="bands",
     expect="nothing is reported; it is the wish that the paper closes with.",
 )
