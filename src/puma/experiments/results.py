@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,11 +51,13 @@ class ResultOrigin:
 def name_setting(origin: ResultOrigin) -> str | None:
     """Return what pages call the setting of results: its data set or preset; None for those that they do not show.
 
-    Shown are the preset small and those of CIFAR-10, as they stand.
+    Shown are the preset small and those of CIFAR-10, as they stand or with trainings of another length.
     """
-    if origin.changed:
-        return None
-    return origin.dataset if origin.preset == "small" else origin.preset if origin.preset in _NAMED else None
+    name = origin.dataset if origin.preset == "small" else origin.preset if origin.preset in _NAMED else None
+    if name is None or not origin.changed:
+        return name
+    length = re.fullmatch(r"samples_seen (\d+)", origin.changed)
+    return None if length is None else f"{name}, {int(length[1]):,} samples seen"
 
 
 @dataclass(frozen=True)
