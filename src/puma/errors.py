@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # packages that are imported by another name
 
@@ -31,11 +32,11 @@ class Interrupted(Exception):
         self.signal_number = signal_number
 
 
-def unknown_name(kind: str, name: str, known: list[str]) -> PumaError:
+def unknown_name(kind: str, name: Any, known: list[str]) -> PumaError:
     """Build the error for a name that is not in a list, with the nearest known ones offered."""
     import difflib
 
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     return PumaError(f"unknown {kind} {name!r}; {hint}known: {', '.join(known)}.")
 

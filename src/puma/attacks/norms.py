@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -244,6 +245,22 @@ def check_batch(images: Tensor, labels: Tensor, bounds: tuple[float, float]) -> 
         if not (bounds[0] <= low and high <= bounds[1]):
             kind = "NaN" if math.isnan(low) or math.isnan(high) else f"pixels from {low:g} to {high:g}"
             raise PumaError(f"images must lie within the bounds {list(bounds)}, got {kind}.")
+
+
+def check_number(value: Any, name: str) -> None:
+    """Refuse what cannot be compared with a number, such as a word or None."""
+    if not isinstance(value, Real):
+        raise PumaError(f"{name} must be a number, got {value!r}.")
+
+
+def check_count(value: Any, name: str) -> int:
+    """Return a whole number of at least 1, such as 512 or 1e6; anything else raises."""
+    check_number(value, name)
+    if value < 1:
+        raise PumaError(f"{name} must be at least 1, got {value}.")
+    if not float(value).is_integer():
+        raise PumaError(f"{name} must be a whole number, got {value}.")
+    return int(value)
 
 
 def check_radius(

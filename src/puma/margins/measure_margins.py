@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from puma.attacks import check_batch, check_label_range, check_radius, find_norm, to_tensors
+from puma.attacks import check_batch, check_count, check_label_range, check_number, check_radius, find_norm, to_tensors
 from puma.errors import PumaError
 from puma.files import UNKNOWN_HASH
 from puma.margins.margins_file import MarginProvenance, Margins
@@ -25,7 +25,7 @@ from puma.progress import progress_bar
 _EXAMPLES = 8  # images that a model is tried on first
 # logits within 2 to the plus or minus 64 leave room for sums over all pixels; 2 to the 120 is still a finite factor
 _PLAIN_BITS, _MOST_BITS = 64, 120
-_ANY_FAILURE = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError)
+_ANY_FAILURE = (RuntimeError, ValueError, TypeError, LookupError, AssertionError, AttributeError)
 
 
 def measure_margins(
@@ -75,6 +75,7 @@ def measure_margins(
         distance to reaching it.
     """
     check_settings(model, batch_size, cap, bounds, norm)
+    batch_size = int(batch_size)
     images, labels = to_tensors(images, labels)
     if images.is_floating_point():
         low, high = torch.tensor(bounds, dtype=images.dtype).tolist()  # as pixels know them
@@ -244,8 +245,9 @@ def check_settings(
         raise PumaError(
             f"model must be a torch.nn.Module, got {type(model).__name__}; puma.load_model gives one for a name."
         )
-    if batch_size < 1:
-        raise PumaError(f"batch_size must be at least 1, got {batch_size}.")
+    check_count(batch_size, "batch_size")
+    if cap is not None:
+        check_number(cap, "cap")
     if cap is not None and not 0 < cap < float("inf"):
         raise PumaError(f"cap must be a positive number, got {cap}.")
     if not bounds[0] < bounds[1]:

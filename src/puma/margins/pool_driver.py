@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puma.attacks import check_label_range, find_norm
+from puma.attacks import check_count, check_label_range, find_norm
 from puma.errors import PumaError
 from puma.files import lock
 from puma.margins.margins_file import (
@@ -144,8 +144,7 @@ def describe_task(
 ) -> PoolTask:
     """Check everything about a measurement of a pool, and say what it is."""
     check_settings(model, batch_size, cap, BOUNDS, norm)
-    if part_size < 1:
-        raise PumaError(f"part_size must be at least 1, got {part_size}.")
+    batch_size, part_size = check_count(batch_size, "batch_size"), check_count(part_size, "part_size")
     pool = open_pools(pool)
     if not len(pool):
         raise PumaError("the pool is empty: there is nothing to measure.")

@@ -3,13 +3,13 @@
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from puma.attacks import check_radius
+from puma.attacks import check_number, check_radius
 from puma.errors import PumaError, unknown_name
 from puma.files import UNKNOWN_HASH, Link
 from puma.margins import Margins
@@ -248,6 +248,12 @@ def _settle_norm(asked: str | None, margin: Scores | None) -> str:
 
 def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", pixels: int | None = None) -> None:
     """Raise one error that lists everything wrong with the settings; L2 needs to know how many pixels an image has."""
+    usual: dict[str, Any] = {**asdict(PruneRule()), **asdict(StrengthRule())}
+    for field, value in (*asdict(pruning).items(), *asdict(strength).items()):
+        if not isinstance(usual[field], str) and not (value is None and usual[field] is None):
+            check_number(value, field)
+            if isinstance(usual[field], int) and not float(value).is_integer():
+                raise PumaError(f"{field} must be a whole number, got {value}.")
     for kind, name, known in (
         ("within", pruning.within, ["pool", "class", "origin"]),
         ("norm", norm, ["linf", "l2"]),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
+from puma.attacks import check_count, check_number
 from puma.errors import PumaError
 from puma.files import LINKS_KEY, Link, read_links, write_links
 from puma.pools import MixedSampler, Origin, Pool, PoolSource, open_pools, to_unit
@@ -94,7 +95,8 @@ class Plan:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write ``plan.parquet``; whole or not at all."""
+        """Write ``plan.parquet``, whole or not at all; a file of another kind in its place raises."""
+        _check_replaceable(Path(path))
         columns = [pa.array(getattr(self, name).numpy(force=True), kind) for name, kind in _COLUMNS.items()]
         footer: dict[str, Any] = {"pool_fingerprint": self.pool_fingerprint, "made_from": dict(self.made_from)}
         if self.links is not None:
@@ -151,6 +153,18 @@ class Plan:
             return self.keep, self.strength
         places = torch.from_numpy(rows)
         return self.keep[places], self.strength[places]
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to write a plan over anything else."""
+    if not path.exists():
+        return
+    try:
+        held = is_plan(read_head(path, "a plan"))
+    except PumaError as error:
+        raise PumaError(f"{path} is there and is no whole plan; choose another file, or remove it.") from error
+    if not held:
+        raise PumaError(f"{path} is a table, but not a plan; choose another file.")
 
 
 def is_plan(head: TableHead) -> bool:
@@ -239,6 +253,10 @@ class PlanLoader:
         samples_seen: int | None,
         seed: int,
     ) -> None:
+        batch_size = check_count(batch_size, "batch_size")
+        check_number(seed, "seed")
+        if generated_fraction is not None:
+            check_number(generated_fraction, "generated_fraction")
         keep, self.strength = plan.of(pool)
         kept = keep.numpy()
         real, generated = ((pool.origin == origin).nonzero()[0] for origin in (Origin.REAL, Origin.GENERATED))
@@ -249,7 +267,7 @@ class PlanLoader:
         # one pass: every real sample once, or every generated one where there are no others
         per_batch = batch_size - int(share * batch_size + 1e-9)
         steps = -(-len(real) // per_batch) if per_batch else -(-len(generated) // batch_size)
-        length = samples_seen if samples_seen is not None else max(1, steps) * batch_size
+        length = max(1, steps) * batch_size if samples_seen is None else check_count(samples_seen, "samples_seen")
         self.pool, self.passes = pool, 0
         self.sampler = MixedSampler(real, generated, batch_size, share, length, seed)
 

@@ -157,7 +157,11 @@ class Pool:
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         """Return image (channels, height, width), float32 in [0, 1], and label; so ``DataLoader(pool)`` works."""
-        place = operator.index(position)
+        try:
+            place = operator.index(position)
+        except TypeError as error:
+            kind = type(position).__name__
+            raise PumaError(f"a position must be a whole number, got {kind}; pool.subset takes several.") from error
         place += len(self) if place < 0 else 0
         if not 0 <= place < len(self):
             raise IndexError(f"position {position} is outside of a pool of {len(self):,} images")
@@ -330,7 +334,12 @@ class Pool:
 
     def subset(self, keep: Array) -> "Pool":
         """Keep the samples where ``keep`` (n,) is true, or those at the positions it lists; ids stay the same."""
-        chosen = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
+        try:
+            chosen = keep.numpy(force=True) if isinstance(keep, Tensor) else np.asarray(keep)
+        except ValueError as error:
+            raise PumaError(
+                f"keep must be {len(self)} booleans, or positions, got lists of several lengths."
+            ) from error
         if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
             return Pool(self.stores, self._places[chosen])
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
@@ -343,6 +352,8 @@ class Pool:
 
     def __add__(self, other: "Pool") -> "Pool":
         """Put another pool behind this one (real + generated); its ids move up by this one's stores."""
+        if not isinstance(other, Pool):
+            raise PumaError(f"only another pool can be put behind a pool, got {type(other).__name__}.")
         if self.image_shape != other.image_shape:
             raise PumaError(f"pools must have images of one shape, got {self.image_shape} and {other.image_shape}.")
         if self.class_names != other.class_names:

@@ -29,6 +29,7 @@ def store_tensors(
     layout: str | None,
 ) -> Store:
     """Keep images and labels in memory as a pool's store; what cannot be meant is told in one sentence."""
+    class_names = _list_names(class_names)
     pixels = _to_array(images, "images")
     if pixels.ndim == 3:
         pixels = pixels[..., None] if layout in (None, "NHWC") else pixels[:, None]
@@ -66,12 +67,13 @@ def store_dataset(
         )
     if not len(dataset):
         raise PumaError("the dataset holds no items.")
+    class_names = _list_names(class_names)
     images = DatasetImages(dataset, size, resize)
     count = len(images)
     rows = spread_rows(count)
     targets = _to_labels(_read_labels(dataset, rows), count, class_names)
     names = class_names if class_names is not None else getattr(dataset, "classes", None)
-    if names is not None and len(names) <= int(targets.max()):
+    if names is not None and (not isinstance(names, Sequence) or len(names) <= int(targets.max())):
         names = None
     checksum = 0
     for row in rows:
@@ -143,7 +145,13 @@ def _make_store(
 
 def _to_array(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, Tensor):
-        return (values.float() if values.is_floating_point() else values).numpy(force=True)
+        try:
+            return (values.float() if values.is_floating_point() else values).numpy(force=True)
+        except (TypeError, RuntimeError) as error:
+            kind = f"{values.dtype} of layout {values.layout} on {values.device}"
+            raise PumaError(f"{name} must be a dense tensor of plain numbers, got {kind}.") from error
+    if isinstance(values, list | tuple):
+        values = [_to_array(one, name) if isinstance(one, Tensor) else one for one in values]
     if hasattr(values, "__getitem__") and not isinstance(values, list | tuple | np.ndarray):
         raise PumaError(
             f"{name} must be a tensor or an array, got {type(values).__name__}; a dataset goes to Pool.from_dataset."
@@ -230,6 +238,14 @@ def _to_labels(labels: Array, count: int, class_names: Sequence[str] | None) -> 
     return check_class_labels(targets, count, len(class_names) if class_names else 1 << 20)
 
 
+def _list_names(class_names: Any) -> list[str] | None:
+    if class_names is None:
+        return None
+    if isinstance(class_names, str) or not hasattr(class_names, "__iter__"):
+        raise PumaError(f"class_names must be a list with a name for each label, got {class_names!r}.")
+    return [str(name) for name in class_names]
+
+
 def _name_classes(labels: NDArray[np.int32], class_names: Sequence[str] | None) -> tuple[str, ...]:
     names = tuple(str(name) for name in (class_names or range(max(2, int(labels.max()) + 1))))
     if len(set(names)) < len(names):
@@ -242,7 +258,10 @@ def _to_origin(origin: OriginName | Origin | Array, count: int) -> NDArray[np.in
         if origin not in ("real", "generated"):
             raise unknown_name("origin", origin, ["real", "generated"])
         origin = Origin[origin.upper()]
-    values = np.asarray(origin)
+    try:
+        values = _to_array(origin, "origin")
+    except PumaError:
+        values = np.array(-1)
     if values.shape not in ((), (count,)) or not np.isin(values, [0, 1]).all():
         raise PumaError(f"origin must be 'real', 'generated', or 0 or 1 for each of the {count} images.")
     return np.broadcast_to(values, count).astype(np.int8)
@@ -265,7 +284,12 @@ def _read_labels(dataset: Any, rows: list[int]) -> Array:
         listed = getattr(dataset, name, None)
         if listed is None or not hasattr(listed, "__len__") or len(listed) != len(dataset):
             continue
-        if all(int(listed[row]) == _read_label(dataset, row) for row in rows[:: max(1, len(rows) // 16)]):
+        some = rows[:: max(1, len(rows) // 16)]
+        try:
+            told = [int(listed[row]) for row in some]
+        except (TypeError, ValueError, LookupError):  # words, or keyed by something else
+            continue
+        if told == [_read_label(dataset, row) for row in some]:
             return listed  # type: ignore[no-any-return]
     return np.array([_read_label(dataset, row) for row in range(len(dataset))])
 

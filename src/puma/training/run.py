@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from puma.attacks import check_number
 from puma.errors import PumaError
 from puma.evaluation import EvaluationConfig, choose_evaluation_folder, evaluate_pool, write_evaluation
 from puma.files import Link, link_to_file
 from puma.models import find_code, fingerprint_model, frozen, load_weights, name_architecture, remember_code
 from puma.planning import Plan
-from puma.pools import Pool, list_pools, to_unit
+from puma.pools import Pool, list_pools, open_pools, to_unit
 from puma.processes import ProcessGroup, join_processes, resolve_device, restart_count
 from puma.training.batches import (
     BatchSource,
@@ -99,7 +100,11 @@ class Run:
             attacks=tuple(attacks), norm=config.attack.norm, max_samples=max_samples, seed=seed, masking_samples=0
         )
         device = resolve_device(config.compute.device)
-        found = evaluate_pool(self.model, images, eps or config.attack.eps, asked, device=device, show=show)
+        radius = config.attack.eps if eps is None else eps
+        check_number(radius, "eps")
+        if name is not None and (not name or any(mark in name for mark in "/\\")):
+            raise PumaError(f"name must be a word that a folder can be called, such as 'test', got {name!r}.")
+        found = evaluate_pool(self.model, images, radius, asked, device=device, show=show)
         if name is not None:
             folder = choose_evaluation_folder(self.path / f"evaluation-{name}", found.key)
             links = [link_to_file("weights", "weights", RunFolder(self.path).model)]
@@ -156,13 +161,14 @@ def train(
     if plan is not None and not isinstance(plan, Plan | str | Path):
         raise PumaError(f"plan must be a puma.Plan or its file, got {type(plan).__name__}; puma.make_plan makes one.")
     if isinstance(plan, Plan):
+        plan.of(open_pools(pools))  # one of another pool raises before anything is written
         plan = _keep_plan(plan, RunFolder(Path(out)))
     return Run(ensure_run(config, pools, out, plan=plan, net=net, show=show), net)
 
 
 def _keep_plan(plan: Plan, folder: RunFolder) -> Path:
-    """Put a plan that is in memory into the folder of its run; another plan there raises."""
-    if not folder.plan.is_file():
+    """Put a plan that is in memory into the folder of its run; a run that was begun with another one raises."""
+    if not folder.has_config:
         folder.check_free()
         return plan.save(folder.plan)
     kept = Plan.open(folder.plan)
@@ -254,11 +260,13 @@ def prepare_training(
 
 def check_model_fits(model: nn.Module, name: str, pool: Pool) -> None:
     """Pass one image through the model, so that a net for other images or classes is told before training."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise PumaError(f"model {name!r} has no weights that can be trained; are they frozen (requires_grad)?")
     image = to_unit(pool.batch([0]).images)
     try:
         with frozen(model), torch.no_grad():
             logits: Tensor = model(image)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
         raise PumaError(f"model {name!r} cannot take images of {pool.image_shape} ({error}).") from error
     if not isinstance(logits, Tensor):
         kind = type(logits).__name__
