@@ -112,6 +112,18 @@ def test_the_verb_guides_repeats_itself_and_says_by_whom(generator: Path, tmp_pa
     assert "guide" in json.dumps(described["links"])
 
 
+def test_a_guide_of_other_classes_is_one_sentence(generator: Path, tmp_path: Path, puma: Run) -> None:
+    assert puma("data", "import", "digits", "--out", str(tmp_path / "digits"))[0] == 0
+    train = ["--model", "small-8px", "--samples-seen", "64", "--attack.steps", "1", "--held-out", "0"]
+    assert puma("train", str(tmp_path / "digits/train"), *train, "--out", str(tmp_path / "ten"))[0] == 0
+    guide = ["--guide", str(tmp_path / "ten"), "--band", "0", "2", "--eps", "0.1"]
+    code, _, error = puma("generate", "sample", str(generator), "--count", "4", "--out", str(tmp_path / "no"), *guide)
+    assert code == 2
+    assert "10 classes" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
