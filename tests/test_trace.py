@@ -215,6 +215,13 @@ def test_old_files_do_not_tell(chain: Chain, tmp_path: Path, puma: Run) -> None:
     ]
 
 
+def test_a_damaged_evaluation_is_called_damaged(tmp_path: Path, puma: Run) -> None:
+    (tmp_path / "metrics.json").write_text('{"results": ')
+    code, _, said = puma("trace", str(tmp_path))
+    assert code == 2
+    assert "metrics.json is damaged" in said
+
+
 def test_pools_and_scores_tell_their_origin(chain: Chain, tmp_path: Path, puma: Run) -> None:
     train, run = str(chain["digits/train"]), str(tmp_path / "run")
     short = ["--samples-seen", "1433", "--attack.steps", "1", "--model", "small-8px", "--record-outcomes"]

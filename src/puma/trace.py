@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from puma.errors import PumaError
-from puma.evaluation import has_evaluation, read_evaluation
+from puma.evaluation import is_evaluation, read_evaluation
 from puma.files import UNKNOWN_HASH, Link, hash_file, read_links
 from puma.generation import GeneratorFolder, load_generator
 from puma.margins import is_margins
@@ -135,10 +135,10 @@ def _read_folder(path: Path) -> tuple[str, Links]:
         return "pool", read_pool_links(path)
     if RunFolder(path).is_run():
         return "run", RunFolder(path).read()[1].links
-    if has_evaluation(path):
-        return "evaluation", read_links(read_evaluation(path).more)
     if GeneratorFolder(path).has_config:
         return "generator", tuple(GeneratorFolder(path).read()[1].links)
+    if is_evaluation(path):
+        return "evaluation", read_links(read_evaluation(path).more)
     raise PumaError(f"{path} holds no pool, run, generator or evaluation; name the folder or the file itself.")
 
 

@@ -16,6 +16,7 @@ from puma.evaluation.metrics_file import (
     choose_evaluation_folder,
     find_evaluations,
     has_evaluation,
+    is_evaluation,
     read_evaluation,
     write_evaluation,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "find_evaluations",
     "has_evaluation",
     "identify_evaluation",
+    "is_evaluation",
     "measure_pool_curve",
     "read_evaluation",
     "title_attack",

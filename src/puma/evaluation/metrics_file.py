@@ -178,6 +178,11 @@ def find_evaluations(run: Path) -> list[Path]:
     return sorted(file.parent for file in run.glob(f"evaluation*/{EVALUATION_FILE}"))
 
 
+def is_evaluation(folder: Path) -> bool:
+    """Tell whether a folder is one of an evaluation, whole or damaged."""
+    return (folder / EVALUATION_FILE).is_file()
+
+
 def has_evaluation(folder: Path) -> bool:
     """Tell whether a folder holds an evaluation that was written to its end."""
     try:
