@@ -16,7 +16,7 @@ from pathlib import Path
 
 from puma.experiments import BEYOND, EXPERIMENTS, Experiment
 from puma.experiments.results import ResultSummary, name_setting, read_results_file, summarise_results
-from puma.experiments.verdicts import format_verdicts, judge_claims
+from puma.experiments.verdicts import Claim, format_verdicts, judge_claims, judge_difference
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "images" / "reproduce"
@@ -54,6 +54,38 @@ def format_summary() -> str:
         for dataset, row, ours, _ in finals
     ]
     return "\n".join([header, *lines])
+
+
+def format_images() -> str:
+    """Return what images of a wanted margin are like, and what training on them gains over images of any margin."""
+    lines = list_summaries("gen-margin")
+    cells = {(line.row, line.quantity): line.mean for line in lines if line.at is None}
+    rows = [row for row in dict.fromkeys(line.row for line in lines) if row.startswith("TRADES")]
+    table = [
+        "| images | number | in the band | doubted | Frechet distance | accuracy gained | robustness gained | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        inside = cells.get((row, "in_band_share"))
+        seeds = max(len(line.by_seed) for line in lines if line.row == row)
+        gained = [format_difference(lines, row, rows[0], what) for what in ("clean_accuracy", "robust_accuracy")]
+        table.append(
+            f"| {row.partition(', ')[2]} | {cells[row, 'images']:,.0f} | {'' if inside is None else f'{inside:.0%}'} | "
+            f"{cells[row, 'doubted_share']:.0%} | {cells[row, 'frechet']:.2f} | {gained[0]} | {gained[1]} | {seeds} |"
+        )
+    return "\n".join(table)
+
+
+def format_difference(lines: list[ResultSummary], row: str, against: str, quantity: str) -> str:
+    """Return the difference of two rows in points, with its interval over paired seeds; nothing of a row to itself."""
+    found = {line.row: line for line in lines if line.at is None and line.quantity == quantity}
+    if row == against or against not in found or row not in found:
+        return ""
+    judged = judge_difference(Claim("", "", row, against, quantity), "", found[row].by_seed, found[against].by_seed)
+    if judged.difference is None:
+        return ""
+    span = "" if judged.interval is None else f" ({100 * judged.interval[0]:+.1f} to {100 * judged.interval[1]:+.1f})"
+    return f"{100 * judged.difference:+.2f}{span}"
 
 
 def format_claims() -> str:
@@ -105,11 +137,15 @@ def format_section(name: str) -> str:
     if isinstance(experiment, Experiment) and experiment.figure in ("none", "lines", "curves", "bands"):
         rows = list(list_finals(name))
         strong = any(ours["autoattack_accuracy"] for _, _, ours, _ in rows)
-        header = f"| row | paper | ours |{' AutoAttack |' if strong else ''} seeds | data |"
-        header += f"\n|---|---|---|{'---|' if strong else ''}---|---|"
+        gains = name in BEYOND and experiment.figure != "lines"  # those have rows to be told from the baseline's
+        header = (
+            f"| row | paper | ours |{' AutoAttack |' if strong else ''}{' gained |' if gains else ''} seeds | data |"
+        )
+        header += f"\n|---|---|---|{'---|' if strong else ''}{'---|' if gains else ''}---|---|"
         lines = [
             f"| {row} | {paper} | {ours['clean_accuracy']} / {ours['robust_accuracy']} |"
             + (f" {ours['autoattack_accuracy']} |" if strong else "")
+            + (f" {format_gains(experiment, dataset, row)} |" if gains else "")
             + f" {ours['seeds']} | {dataset} |"
             for dataset, row, ours, paper in rows
         ]
@@ -117,6 +153,14 @@ def format_section(name: str) -> str:
     elif isinstance(experiment, Experiment):
         parts.append(format_pairs(name) if experiment.figure == "heat map" else format_margins(name))
     return "\n\n".join(parts) + shown
+
+
+def format_gains(experiment: Experiment, setting: str, row: str) -> str:
+    """Return what a row gains over the baseline in accuracy and robustness, at one setting."""
+    lines = [line for line in list_summaries(experiment.name) if name_setting(line.origin) == setting]
+    against = next(other.name for other in experiment.rows if other.baseline)
+    gained = [format_difference(lines, row, against, what) for what in ("clean_accuracy", "robust_accuracy")]
+    return " / ".join(filter(None, gained))
 
 
 def read_docstring(name: str) -> tuple[str, str]:
@@ -188,6 +232,7 @@ PAGES = {
     "README.md": format_summary,
     "docs/reproduce.md": format_everything,
     "docs/verdicts.md": format_claims,
+    "docs/generate.md": format_images,
     "docs/wrong-labels.md": format_labels,
 }
 

@@ -178,7 +178,7 @@ def draw_bands(margins: Mapping[GeneratorImages, Path], path: Path, eps: float) 
             axes.axvspan(*band, color="black", alpha=0.07, linewidth=0)
             axes.set_title(f"asked for {band[0]:g} to {band[1]:g} eps", fontsize=11)
         axes.set(xlabel="margin, multiples of eps", ylabel="share of the images, %", ylim=(0, None))
-        axes.legend(fontsize=8, frameon=False, loc="upper left")
+        axes.legend(fontsize=8, frameon=False, loc="upper right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
