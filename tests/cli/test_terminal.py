@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import Run
-from puma import Pool, PumaError, evaluate, pgd, trades_loss
+from puma import Pool, PumaError, evaluate, make_plan, pgd, trades_loss
 from puma import cli as command
 from puma.files import name_natively
 
@@ -188,3 +188,40 @@ def test_models_of_another_precision_work_or_are_told(dtype: torch.dtype) -> Non
     with pytest.raises(PumaError, match=r"which are float32: give model\.to\(images\.dtype\)"):
         trades_loss(model, images, labels, 0.1)
     assert trades_loss(model.to(images.dtype), images, labels, 0.1).isfinite()  # as the sentence says
+
+
+def test_a_training_tells_held_out_images_and_why_attacked_may_lie_above_clean(pool: Pool, puma: Run) -> None:
+    plan = make_plan(pool, torch.linspace(-0.1, 0.1, 40), eps=0.1)
+    plan.save("plan.parquet")
+    words = ["--samples-seen", "64", "--batch-size", "32", "--attack.steps", "1", "--held-out", "8"]
+    code, _, err = puma("train", "pool", *words, "--evaluate-every", "32", "--plan", "plan.parquet", "--out", "run")
+    assert code == 0, err
+    assert [line.partition(":")[0] for line in err.splitlines() if line.startswith("held out")] == [
+        "held out, at 32 samples",
+        "held out, at 64 samples",
+    ]
+    assert "samples are moved towards their label (negative strength)" in err
+    assert "towards their label" not in puma("train", "pool", *words, "--out", "other")[2]
+
+
+def test_a_plan_tells_what_differs_from_the_defaults(pool: Pool, puma: Run) -> None:
+    code, said, _ = puma("plan", "pool", "--prune-random", "0.5", "--eps", "4/255", "--out", "plan.parquet")
+    assert code == 0
+    rules = [line.strip() for line in said.splitlines() if line.startswith("  ") and ": " in line]
+    assert rules == ["pruning.random: 0.5", "strength.rule: constant", "strength.eps: 4/255"]
+    assert "everything else as by default" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "near"),
+    [
+        (["--eps", "0.1"], "--attack.eps"),
+        (["--eps", "0.1", "--nonsense", "3"], "--attack.eps"),
+        (["--batchsize", "3"], "--batch-size"),
+        (["--quux", "3"], None),
+    ],
+)
+def test_the_flag_that_was_meant_is_named(flags: list[str], near: str | None, puma: Run) -> None:
+    code, _, err = puma("train", "pool", "--out", "run", *flags)
+    assert code == 2
+    assert (f"did you mean {near}?" in err) if near else ("did you mean" not in err), err

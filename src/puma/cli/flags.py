@@ -1,13 +1,15 @@
 """How verbs read what people type: numbers such as ``8/255``, and one sentence for what cannot be read."""
 
 import contextlib
+import difflib
 import functools
 import io
 import math
 import os
 import re
+import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import tyro.extras
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from puma.errors import PumaError, unknown_name
+from puma.progress import format_pixel_step
 
 _REGISTRY = ConstructorRegistry()
 _SHAPE = (tyro.conf.OmitSubcommandPrefixes,)
@@ -96,7 +99,7 @@ def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) 
             raise
     with contextlib.redirect_stderr(io.StringIO()) as complaint, _wide_terminal(), contextlib.suppress(SystemExit):
         parse()
-    raise _shorten_complaint(complaint.getvalue(), verb)
+    raise _shorten_complaint(complaint.getvalue(), verb, function)
 
 
 def make_parser(function: Callable[..., None], verb: str) -> Any:
@@ -120,16 +123,24 @@ def _wide_terminal() -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def _shorten_complaint(box: str, verb: str) -> PumaError:
+def _find_nearest_flag(flag: str, function: Callable[..., None], verb: str) -> str:
+    """Return the flag whose last word is that of an unknown one, or that is spelt alike; empty if none is."""
+    known = [name for action in make_parser(function, verb)._actions for name in action.option_strings]
+    ends = [name for name in known if name.endswith(f".{flag.lstrip('-')}")]
+    return next(iter(ends or difflib.get_close_matches(flag, known, n=1)), "")
+
+
+def _shorten_complaint(box: str, verb: str, function: Callable[..., None]) -> PumaError:
     """Make one sentence of tyro's box, with the nearest right word where a word is wrong."""
     lines = [line.strip("│|╭╰╮╯─+- ") for line in box.splitlines()[1:]]
     text = "\n".join(lines)
     if found := re.search(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)", text):
         return unknown_name(f"value of {found[2]}", found[1], re.findall(r"'([^']*)'", found[3]))
     if found := re.search(r"Unrecognized options: (\S+)", text):
-        near = re.search(r"Perhaps you meant:\n(\S+)", text)
-        hint = f"did you mean --{near[1]}? " if near else ""
-        return PumaError(f"{verb} has no {found[1].rstrip(',')!r}; {hint}puma {verb} --help tells its flags.")
+        flag = found[1].rstrip(",")
+        near = _find_nearest_flag(flag, function, verb)
+        hint = f"did you mean {near}? " if near else ""
+        return PumaError(f"{verb} has no {flag!r}; {hint}puma {verb} --help tells its flags.")
     if "Missing from" in text:
         block = lines[next(at for at, line in enumerate(lines) if line.startswith("Missing from")) + 1 :]
         missing = [f"{name} ({what.removesuffix(' (required)').rstrip('.')})" for name, what in _pairs(block)]
@@ -220,3 +231,27 @@ def find_value(flag: str, words: Sequence[str]) -> str | None:
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
     return None
+
+
+def name_settings(settings: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every setting by its name on the command line, such as ``attack.eps``, and its value in a word."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from name_settings(value, f"{group}{name}.")
+        elif isinstance(value, float):
+            yield f"{group}{name}", format_pixel_step(value)
+        else:
+            yield (
+                f"{group}{name}",
+                {"None": "none", "": "none", "True": "yes", "False": "no"}.get(str(value), str(value)),
+            )
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Say all settings in a few lines, a paragraph for each group."""
+    groups: dict[str, list[str]] = {}
+    for name, value in name_settings(settings):
+        group, _, last = name.rpartition(".")
+        groups.setdefault(group or "settings", []).append(f"{last} {value}")
+    wrap = functools.partial(textwrap.wrap, width=79, subsequent_indent=" " * 13)
+    return "\n".join(line for group, words in groups.items() for line in wrap(f"{group:<12} {', '.join(words)}"))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tyro.conf import Positional, arg
 
-from puma.cli.flags import check_output, find_value
+from puma.cli.flags import check_output, find_value, format_settings
 from puma.errors import PumaError
 from puma.generation import GeneratorConfig, GeneratorFolder, SampleConfig, SelectionConfig, find_generator_recipe
 from puma.pools import Pool
@@ -78,14 +78,14 @@ def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Pat
 
     cost = estimate_generator_cost(settings, read_images(settings, pools, margins))
     samples = settings.steps * settings.batch_size
-    print(json.dumps(asdict(settings), indent=1))
+    print(format_settings(asdict(settings)))
     print(f"parameters   {cost.parameters:,}")
     print(f"length       {samples:,} samples = {settings.steps:,} steps of {settings.batch_size}")
     print(f"passes       1 forward and 1 backward per sample, {2 * samples:.3g} in all")
     memory = measure_peak_memory(torch.device(cost.device))
     print(f"memory       about {format_bytes(memory)} in one process, images included")
     print(f"disk         about {format_bytes(_FILES * 4 * cost.parameters)} for checkpoints and the generator")
-    print(f"time         about {cost.seconds_per_sample * samples / 3600:.3g} hours on one {cost.device}")
+    print(f"time         about {format_seconds(cost.seconds_per_sample * samples)} on one {cost.device}")
     print(f"sampling     about {1 / cost.seconds_per_image:,.3g} images/s at 18 noise levels (35 passes)")
 
 

@@ -1,6 +1,5 @@
 """``puma train`` and ``puma iterate``: a recipe, pools and perhaps a plan become a run, once or in rounds."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from puma.cli.flags import find_value
+from puma.cli.flags import find_value, format_settings, name_settings
 from puma.errors import PumaError
 from puma.models import trust_code as trusting
 from puma.training import RunFolder, TrainConfig, check_train_config, config_to_dict, find_recipe
@@ -47,16 +46,16 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
             plan: plan.parquet made for these pools: which samples to keep, how strongly to attack each.
             resume: folder of a run to take up where its last checkpoint left it; nothing else has to be given.
             trust_code: import the code that the run to resume names as its model; see docs/security.md.
-            dry_run: print the settings and what training would cost; train nothing.
+            dry_run: say what would be trained, every setting, and what it would cost; train nothing.
         """
-        del recipe  # it has chosen the defaults of the settings
+        # the recipe has chosen the defaults of the settings
         if resume is not None and dry_run:
             raise PumaError("--dry-run does not go with --resume; leave one of them out.")
         if resume is not None:
             with trusting(trust_code):
                 _take_up(resume, settings, pools, out, plan)
         elif dry_run:
-            _print_dry_run(settings, pools, plan)
+            _print_dry_run(settings, pools, plan, recipe)
         elif out is None:
             raise PumaError("say where the run goes with --out DIR.")
         else:
@@ -81,13 +80,23 @@ def _take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Pat
     _tell_finished(resume_run(run, settings))
 
 
-def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None) -> None:
-    """Print the resolved settings and an estimate of the cost."""
+def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | None, recipe: str) -> None:
+    """Say what would be trained on what, how it differs from the recipe, every setting, and what it costs."""
     from puma.training import estimate_cost, format_cost, load_samples
 
     check_train_config(settings)
-    inputs = load_samples(settings, pools, plan).inputs if pools else None
-    print(json.dumps(config_to_dict(settings), indent=1))
+    samples = load_samples(settings, pools, plan) if pools else None
+    inputs = samples.inputs if samples else None
+    usual, asked = (dict(name_settings(config_to_dict(each))) for each in (find_recipe(recipe), settings))
+    changed = ", ".join(f"{name} {value}" for name, value in asked.items() if value != usual[name])
+    images = (
+        f"{len(samples.train):,} images of {' and '.join(map(str, pools))}" if samples else "a pool yet to be named"
+    )
+    apart = f", with {settings.held_out:,} held out" if settings.held_out else ""
+    by = f" by {plan}" if plan else ""
+    print(f"This would train {settings.model} on {images}{by}{apart}. Nothing was written.")
+    print(f"Recipe {recipe}" + (f", but {changed}." if changed else ", as it stands."))
+    print(format_settings(config_to_dict(settings)))
     print(format_cost(settings, estimate_cost(settings, inputs)))
 
 

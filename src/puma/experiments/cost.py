@@ -18,7 +18,7 @@ from puma.experiments.spec import (
 )
 from puma.experiments.workspace import Workspace
 from puma.pools import Pool
-from puma.progress import format_bytes
+from puma.progress import format_bytes, format_seconds
 from puma.training import RunInputs, TrainConfig, TrainingCost, estimate_cost
 
 _RUN_COPIES = 10  # of the weights on disk, checkpoints among them; margins and plans are small beside them
@@ -110,8 +110,8 @@ def describe_experiment(
         f"rows         {'; '.join(row.name for row in rows)}",
         f"trainings    {found.models} per seed ({nets}), {seeds} {'seed' if seeds == 1 else 'seeds'}, "
         f"{found.samples * seeds:,} samples in all",
-        f"time         about {found.hours * seeds:.3g} hours on one {setting.nets['main'].compute.device}, "
-        f"by a short trial; margins and evaluation come on top",
+        f"time         about {format_seconds(3600 * found.hours * seeds)} on one "
+        f"{setting.nets['main'].compute.device}, by a short trial; margins and evaluation come on top",
         f"memory       about {format_bytes(found.memory_bytes)} in one process, images not counted; "
         f"disk about {format_bytes(found.disk_bytes * seeds)} for runs, margins and plans",
         f"evaluation   {', '.join(setting.evaluation.attacks)} on "

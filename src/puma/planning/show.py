@@ -1,5 +1,6 @@
 """What a plan does, in words and as a picture; and what two plans do differently."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,17 @@ import torch
 from puma.drawing import BINS, KEPT, POOL, PRUNED
 from puma.errors import tell_missing
 from puma.planning.plan import Plan, find_lost_classes
+from puma.planning.prune import PruneRule
+from puma.planning.strength import StrengthRule
 from puma.pools import Origin, Pool
+from puma.progress import format_pixel_step
 
 _BAR = 30  # characters
 _BINS = 16  # lines of a terminal
 _MOST_CLASSES = 25  # lines; more would scroll the rest away
 _NEAR, _SAFE = 2.0, 3.0  # in eps: pruning from 1.6 on took a quarter of the robustness, from 3.25 and 4.1 on none
 _BALANCE_SHIFT = 1.5  # a class whose share of the pool changes by more than this factor is worth a warning
+_ALWAYS_TOLD = ("strength.rule", "strength.eps")  # also where they are as usual
 
 
 def format_plan(plan: Plan, pool: Pool | None = None) -> str:
@@ -34,10 +39,27 @@ def format_plan(plan: Plan, pool: Pool | None = None) -> str:
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
             bar = "█" * round(_BAR * count / counts.max())
             lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}")
-    lines += [f"  {name}: {value}" for name, value in plan.made_from.items()]
+    usual = list_usual_rules()
+    told = {name: value for name, value in plan.made_from.items() if usual.get(name) != value or name in _ALWAYS_TOLD}
+    lines += [f"  {name}: {_shorten_value(value)}" for name, value in told.items()]
+    lines += ["  everything else as by default"] if len(told) < len(plan.made_from) else []
     if pool is not None:
         lines += _count_classes(pool, keep.numpy())
     return "\n".join(lines)
+
+
+def list_usual_rules() -> dict[str, str]:
+    """Return the rules that a plan is made by unless told otherwise, as its file writes them."""
+    groups = {"pruning": asdict(PruneRule()), "strength": asdict(StrengthRule())}
+    return {f"{group}.{name}": str(value) for group, rule in groups.items() for name, value in rule.items()}
+
+
+def _shorten_value(value: str) -> str:
+    """Write 0.03137254901960784 as 8/255."""
+    try:
+        return format_pixel_step(float(value))
+    except ValueError:
+        return value
 
 
 def _count_classes(pool: Pool, keep: np.ndarray) -> list[str]:

@@ -257,6 +257,17 @@ def describe_start(config: TrainConfig) -> str:
     return f"the plan takes effect at step {config.plan_step:,} of {config.steps:,}; before it all is trained on at eps"
 
 
+def describe_helped(strength: Tensor, config: TrainConfig) -> str:
+    """Say why accuracy on attacked batches may lie above clean accuracy; nothing where no strength is negative."""
+    helped = int((strength < 0).sum()) if config.online.mode == "off" else 0
+    if not helped:
+        return ""
+    return (
+        f"{helped:,} of {len(strength):,} samples are moved towards their label (negative strength), so that attacked "
+        "may read above clean below; held-out images are attacked at full eps"
+    )
+
+
 def augment_images(
     images: Tensor, config: AugmentConfig, batch_size: int, rows: NDArray[np.int64], *, seed: int, step: int
 ) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from puma.models import ARCHITECTURES, count_parameters
 from puma.processes import ProcessGroup, resolve_device
-from puma.progress import format_bytes
+from puma.progress import format_bytes, format_seconds
 from puma.training.batches import TrainBatch
 from puma.training.config import TrainConfig
 from puma.training.losses import shares_clean_logits
@@ -122,7 +122,7 @@ def format_cost(config: TrainConfig, cost: TrainingCost) -> str:
         f"passes       {cost.forwards} forward and {cost.backwards} backward per sample, {passes:.3g} in all",
         f"memory       about {cost.memory_bytes / 2**30:.2f} GiB in one process, pool not counted",
         f"disk         about {format_bytes(_FILES * 4 * cost.parameters)} for checkpoints and models",
-        f"time         about {cost.hours(samples):.3g} hours on one {cost.device}, "
+        f"time         about {format_seconds(3600 * cost.hours(samples))} on one {cost.device}, "
         f"{1 / max(cost.seconds_per_sample, 1e-12):,.3g} samples/s in a short trial",
     ]
     if config.attack.budget:

@@ -21,7 +21,7 @@ from puma.errors import PumaError
 from puma.models import save_tensors
 from puma.pools import Pool, to_unit
 from puma.processes import ProcessGroup, SignalFlag, catch_signals
-from puma.progress import progress_bar
+from puma.progress import Advance, progress_bar
 from puma.scores import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
 from puma.training.checkpoint import TrainProgress, list_checkpoints, save_checkpoint
@@ -67,7 +67,8 @@ def run_steps(
                 note = format_note(line)
                 _write_metrics(line, folder, state, scalars)
             if len(held_out) and (is_due(done, config.evaluate_every, config) or done == config.steps):
-                progress = _record_held_out(state, held_out, config, folder, replace(progress, step=done), scalars)
+                progress = replace(progress, step=done)
+                progress = _record_held_out(state, held_out, config, folder, progress, scalars, advance)
             if is_due(done, config.snapshot_every, config):
                 _keep_snapshot(state, folder, done)
             stop, late = clock.agree(signals)
@@ -146,6 +147,7 @@ def _record_held_out(
     folder: RunFolder,
     progress: TrainProgress,
     scalars: "TensorBoardWriter",
+    advance: Advance,
 ) -> TrainProgress:
     average_buffers(state.average, state.processes)
     if not state.processes.writes:
@@ -160,6 +162,12 @@ def _record_held_out(
         "held_out_robust_accuracy": counts.robust / counts.samples,
     }
     _write_metrics(line, folder, state, scalars)
+    clean, robust = counts.clean / counts.samples, counts.robust / counts.samples
+    advance(
+        0,
+        told=f"held out, at {line['samples']:,} samples: clean {clean:.1%}, attacked {robust:.1%} "
+        f"of {counts.samples:,} images",
+    )
     if counts.robust / counts.samples > progress.best_robust:
         progress = replace(progress, best_robust=counts.robust / counts.samples)
         save_tensors(folder.best, state.average.state_dict(), {"step": str(progress.step)})

@@ -25,6 +25,7 @@ from puma.training.batches import (
     TrainSamples,
     check_drawn,
     describe_batch,
+    describe_helped,
     describe_start,
     load_samples,
     make_batch_source,
@@ -364,6 +365,8 @@ def _train_locked(
         tell_user(describe_batch(source.sampler))
         if source.first is not None:
             tell_user(describe_start(config))
+        if helped := describe_helped(samples.strength, config):
+            tell_user(helped)
         for sentence in samples.warnings if progress.step == 0 else ():
             tell_user(f"warning: {sentence}")
         if progress.step:
