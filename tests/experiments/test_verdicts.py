@@ -4,8 +4,17 @@ from pathlib import Path
 import pytest
 
 from puma.experiments import PAPER, Experiment
-from puma.experiments.results import ResultLine, ResultOrigin, write_results_file
-from puma.experiments.verdicts import CLAIMS, Claim, Relation, Verdict, format_verdicts, judge_claims, judge_difference
+from puma.experiments.results import ResultLine, ResultOrigin, summarise_results, write_results_file
+from puma.experiments.verdicts import (
+    CLAIMS,
+    Claim,
+    Relation,
+    Verdict,
+    find_efficiency,
+    format_verdicts,
+    judge_claims,
+    judge_difference,
+)
 
 HIGHER = Claim("tab-x", "more accurate", "a", "b")
 BASE = {0: 0.50, 1: 0.60, 2: 0.70}
@@ -84,3 +93,20 @@ def test_claims_are_about_rows_that_exist() -> None:
             at = claim.at if claim.against_at is None else claim.against_at
             assert {(claim.row, claim.at), (claim.against, at)} <= places, claim
     assert {claim.experiment for claim in CLAIMS} == {*PAPER}
+
+
+def test_the_share_of_samples_is_read_off_between_two_points() -> None:
+    origin = ResultOrigin("tab-x", "small", "digits", "")
+    curves = {
+        ("ours", 0): {100.0: 0.4, 200.0: 0.6, 400.0: 0.7},
+        ("base", 0): {100.0: 0.3, 200.0: 0.4, 400.0: 0.5},
+        ("ours", 1): {100.0: 0.4, 400.0: 0.45},
+        ("base", 1): {400.0: 0.5},
+        ("ours", 2): {400.0: 0.9},  # the baseline has no such seed
+    }
+    lines = summarise_results(
+        ResultLine(origin, row, "accuracy", seed, value, at=at)
+        for (row, seed), points in curves.items()
+        for at, value in points.items()
+    )
+    assert find_efficiency(lines, "ours", "base", "accuracy") == [pytest.approx(150 / 400), None]

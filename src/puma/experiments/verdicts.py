@@ -156,6 +156,37 @@ def judge_claims(results: Path, claims: Sequence[Claim] = CLAIMS) -> list[ClaimV
     return [verdict for claim in claims for verdict in _judge_claim(claim, tables)]
 
 
+def find_efficiency(lines: Sequence[ResultSummary], row: str, against: str, quantity: str) -> list[float | None]:
+    """Return with which share of the samples ``row`` reaches what ``against`` ends with, by seed of both; None: never.
+
+    Between two points of a curve the quantity is taken to rise evenly.
+    """
+    curves: dict[str, dict[int, list[tuple[float, float]]]] = {row: {}, against: {}}
+    for line in lines:
+        if line.row in curves and line.quantity == quantity and line.at is not None:
+            for seed, value in line.by_seed.items():
+                curves[line.row].setdefault(seed, []).append((line.at, value))
+    found: list[float | None] = []
+    for seed in sorted(curves[row].keys() & curves[against].keys()):
+        end, goal = max(curves[against][seed])
+        before = (0.0, 0.0)
+        for at, value in sorted(curves[row][seed]):
+            if value >= goal:
+                rise = value - before[1]
+                found.append((before[0] + (at - before[0]) * (goal - before[1]) / rise if rise else at) / end)
+                break
+            before = (at, value)
+        else:
+            found.append(None)
+    return found
+
+
+def estimate_mean(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of two values or more, and the half width of its 95 % interval."""
+    half = student_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), half
+
+
 def _judge_claim(claim: Claim, tables: Mapping[str, Sequence[ResultSummary]]) -> list[ClaimVerdict]:
     ours = _find_values(tables[claim.experiment], claim.row, claim.quantity, claim.at)
     at = claim.at if claim.against_at is None else claim.against_at
@@ -192,7 +223,7 @@ def judge_difference(
         return ClaimVerdict(claim, dataset, verdict, mean, None, len(seeds))
     if len(seeds) == 1:
         return ClaimVerdict(claim, dataset, "undecided", mean, None, 1)
-    half = student_quantile(len(steps) - 1) * statistics.stdev(steps) / math.sqrt(len(steps))
+    half = estimate_mean(steps)[1]
     low, high = mean - half, mean + half
     return ClaimVerdict(claim, dataset, _compare_interval(claim, low, high), mean, (low, high), len(seeds))
 
