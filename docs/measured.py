@@ -67,7 +67,9 @@ def format_images() -> str:
     """Return what images of a wanted margin are like, and what training on them gains over images of any margin."""
     lines = list_summaries("gen-margin")
     cells = {(line.row, line.quantity): line.mean for line in lines if line.at is None}
-    rows = [row for row in dict.fromkeys(line.row for line in lines) if row.startswith("TRADES")]
+    experiment = EXPERIMENTS["gen-margin"]
+    assert isinstance(experiment, Experiment)
+    rows = [row.name for row in experiment.rows if row.name.startswith("TRADES") and (row.name, "images") in cells]
     table = [
         "| images | number | in the band | doubted | Frechet distance | accuracy gained | robustness gained | seeds |",
         "|---|---|---|---|---|---|---|---|",
