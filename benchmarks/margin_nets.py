@@ -21,7 +21,7 @@ from puma.models import build, load_weights
 from puma.pools import Pool, to_unit
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared" / "data"
+PUBLIC = Path(os.environ.get("PUMA_ROBUST_NETS", ROOT / "data"))  # see CONTRIBUTING.md
 KEPT = Path(os.environ.get("PUMA_MARGIN_NETS", ROOT / "puma-runs" / "margin-nets"))
 
 
@@ -112,7 +112,7 @@ def find_net(name: str, pools: dict[str, Pool]) -> nn.Module:
     """Return a net by name: the public robust ones, or one from the folder, trained first if it is not there."""
     if name.startswith("resnet4b"):
         radius = name.split()[1].split("/")[0]
-        return load_weights(build("resnet4b", 10), SHARED / f"robust_cifar10_eps{radius}.safetensors").eval()
+        return load_weights(build("resnet4b", 10), PUBLIC / f"robust_cifar10_eps{radius}.safetensors").eval()
     recipe, path = RECIPES[name], KEPT / f"{name.replace(' ', '-')}.safetensors"
     if not path.exists():
         begun = time.process_time()

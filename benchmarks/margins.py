@@ -1,8 +1,8 @@
 """Signed margins side by side with foolbox, adv-lib and a plain Algorithm 1, on real robust CIFAR-10 nets.
 
-``PUMA_CIFAR10=DIR python -m benchmarks margins`` (DIR from ``puma data import cifar10``; the nets lie in
-``../shared/data``). About ten minutes on one core. Prints a table for each net, writes it to ``results/margins/`` as
-CSV and Markdown, and draws time against tightness.
+``PUMA_CIFAR10=DIR python -m benchmarks margins`` (DIR from ``puma data import cifar10``; ``PUMA_ROBUST_NETS`` names the
+folder of the nets, see CONTRIBUTING.md). About ten minutes on one core. Prints a table for each net, writes it to
+``results/margins/`` as CSV and Markdown, and draws time against tightness.
 
 Time is processor time on right samples only, as the other libraries have no margins for wrong ones. Ratio is the mean
 over samples of distance / shortest distance that any method found, so 1 is best.
@@ -28,7 +28,7 @@ from puma.models import build, load_weights
 from puma.pools import Pool, to_unit
 
 ROOT = Path(__file__).resolve().parents[1]
-NETS = ROOT.parent / "shared" / "data"
+NETS = Path(os.environ.get("PUMA_ROBUST_NETS", ROOT / "data"))
 OUT = ROOT / "results" / "margins"
 COUNT, BATCH, ROUNDS = 512, 128, 2
 SLOW = {"adv-lib FAB-30": 128}  # measured on so many samples, its time scaled up
@@ -262,7 +262,7 @@ def main() -> None:
     torch.set_num_threads(1)
     place = os.environ.get("PUMA_CIFAR10")
     if place is None or not NETS.is_dir():
-        print("skipped: needs PUMA_CIFAR10=DIR and the robust nets in ../shared/data")
+        print("skipped: needs PUMA_CIFAR10=DIR and PUMA_ROBUST_NETS=DIR; see CONTRIBUTING.md")
         return
     pool = Pool.open(Path(place) / "test")
     rows: list[dict[str, object]] = []

@@ -12,8 +12,6 @@ from puma.cli import main
 from puma.pools import Pool
 from puma.pools.writer import PoolPart, new_folder, write_pool
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 torch.set_num_threads(1)  # tests run side by side
 
 
@@ -24,10 +22,11 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    if not SHARED_DATA.is_dir():
-        pytest.skip("needs the folder ../shared/data with robust CIFAR-10 nets and generated images")
-    return SHARED_DATA
+def robust_nets() -> Path:
+    path = os.environ.get("PUMA_ROBUST_NETS")
+    if not path:
+        pytest.skip("needs PUMA_ROBUST_NETS=DIR with robust_cifar10_eps2.safetensors and _eps8; see CONTRIBUTING.md")
+    return Path(path)
 
 
 @pytest.fixture(scope="session")

@@ -283,10 +283,10 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "eps"), [("eps2", 2 / 255), ("eps8", 8 / 255)])
 def test_an_independent_pgd_agrees_on_a_real_robust_net(
-    name: str, eps: float, shared_data: Path, cifar10_test: Pool
+    name: str, eps: float, robust_nets: Path, cifar10_test: Pool
 ) -> None:
     foolbox = pytest.importorskip("foolbox", reason="needs foolbox: pip install -e '.[bench]'")
-    model = load_model("resnet4b", 10, weights=shared_data / f"robust_cifar10_{name}.safetensors")
+    model = load_model("resnet4b", 10, weights=robust_nets / f"robust_cifar10_{name}.safetensors")
     batch = cifar10_test.batch(range(200))
     images, labels = to_unit(batch.images).contiguous(), batch.labels
     ours = evaluate(model, images, labels, eps, attacks=("clean", "pgd20"))

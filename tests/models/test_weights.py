@@ -1,3 +1,4 @@
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -123,13 +124,16 @@ def test_a_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         load_model("resnet18", 3)
 
 
-def test_public_robust_weights_on_generated_images(shared_data: Path) -> None:
+def test_public_robust_weights_on_generated_images(robust_nets: Path) -> None:
     from puma.pools.npz import read_npz
 
-    images, labels = next(iter(read_npz(shared_data / "cifake_10k.npz", origin=1, class_names=None).chunks))
+    path = os.environ.get("PUMA_GENERATED")
+    if not path:
+        pytest.skip("needs PUMA_GENERATED=FILE.npz with generated CIFAR-10 images; see CONTRIBUTING.md")
+    images, labels = next(iter(read_npz(Path(path), origin=1, class_names=None).chunks))
     unit = to_unit(torch.from_numpy(images[:500].copy()).permute(0, 3, 1, 2))
     targets = torch.from_numpy(labels[:500].copy())
-    model = load_model("resnet4b", 10, weights=shared_data / "robust_cifar10_eps2.safetensors")
+    model = load_model("resnet4b", 10, weights=robust_nets / "robust_cifar10_eps2.safetensors")
     assert model.normalize.mean.flatten().tolist() == pytest.approx([0.4914, 0.4822, 0.4465])  # type: ignore[union-attr, operator]
     attacked = pgd(model, unit, targets, 2 / 255, step_size=0.5 / 255, steps=10)
     with torch.no_grad():
@@ -138,10 +142,10 @@ def test_public_robust_weights_on_generated_images(shared_data: Path) -> None:
     assert clean > 0.55
 
 
-def test_public_robust_weights_on_cifar10(shared_data: Path, cifar10_test: Pool) -> None:
+def test_public_robust_weights_on_cifar10(robust_nets: Path, cifar10_test: Pool) -> None:
     test = cifar10_test.batch(range(1000))
     images, labels = to_unit(test.images), test.labels
-    model = load_model("resnet4b", 10, weights=shared_data / "robust_cifar10_eps2.safetensors")
+    model = load_model("resnet4b", 10, weights=robust_nets / "robust_cifar10_eps2.safetensors")
     attacked = pgd(model, images, labels, 2 / 255, step_size=0.5 / 255, steps=10, generator=torch.Generator())
     with torch.no_grad():
         assert int((model(images).argmax(1) == labels).sum()) == 771
