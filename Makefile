@@ -8,7 +8,7 @@ WORKERS ?= 2
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit perceptron generator bench fuzz faults docs clean
+.PHONY: help setup demo test lint format types layers unit perceptron generator bench fuzz faults lowest package audit docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,20 @@ faults: setup  ## kills, full disks, damaged files, two at once, two hosts, for 
 generator: setup  ## the generator's checks at full size (DATA=folder with fashion-mnist-14px); fails unless they hold
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.generator_checks --data $(DATA) --out generator-output
 
+lowest:  ## test with the lowest versions that pyproject allows, in a .venv-lowest of its own
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; o = p["optional-dependencies"]; skip = ("all", "dev", "docs", "bench"); print(*sorted({d.replace(">=", "==") for d in sum([p["dependencies"], *(o[k] for k in o if k not in skip)], [])}), sep="\n")' > .venv-lowest/pins.txt
+	.venv-lowest/bin/python -m pip --quiet install -c .venv-lowest/pins.txt -e '.[all]' pytest pytest-xdist hypothesis psutil
+	$(ONE_THREAD) .venv-lowest/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+package: setup  ## build wheel and sdist into dist/
+	$(BIN)/python -m pip --quiet install hatchling
+	$(BIN)/python -m hatchling build -d dist
+
+audit: setup  ## known vulnerabilities of the pins; fails where the data cannot be reached
+	$(BIN)/python -m pip --quiet install pip-audit
+	$(BIN)/pip-audit --strict -r constraints.txt --no-deps --disable-pip
+
 bench: .venv/ready-bench  ## speed and memory, side by side with other libraries
 	$(BIN)/python -m benchmarks
 
@@ -72,4 +86,4 @@ docs: .venv/ready-docs  ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what the targets above created
-	rm -rf .venv site demo-output puma-runs perceptron-output generator-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-lowest dist site demo-output puma-runs perceptron-output generator-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.commands import SETUP, Bench
+from faults.endings import end_commands
 from faults.hosts import disturb_ranks, use_two_hosts
 from faults.scenarios import SCENARIOS, FaultOutcome
 
-_ALONE = ("rank", "hosts")
+_ALONE = ("rank", "hosts", "endings")
 
 
-def run_scenarios(names: list[str], bench: Bench, seed: int, kills: int) -> Iterator[FaultOutcome]:
+def run_scenarios(names: list[str], bench: Bench, seed: int, kills: int, runs: int) -> Iterator[FaultOutcome]:
     """Run scenarios one after the other."""
     for name in names:
         draw = random.Random(f"{name} {seed}")
@@ -24,6 +25,8 @@ def run_scenarios(names: list[str], bench: Bench, seed: int, kills: int) -> Iter
             yield from disturb_ranks(bench.base, bench.base.parent)
         elif name == "hosts":
             yield from use_two_hosts(bench.base, bench.base.parent)
+        elif name == "endings":
+            yield from end_commands(bench, runs)
         else:
             yield from SCENARIOS[name](bench, draw, kills)
 
@@ -34,6 +37,7 @@ def main() -> None:
     known = [*SCENARIOS, *_ALONE]
     parser.add_argument("scenarios", nargs="*", default=[], help=f"any of {', '.join(known)}; all by default")
     parser.add_argument("--kills", type=int, default=6, help="of each command")
+    parser.add_argument("--runs", type=int, default=200, help="of each command to the end of the interpreter")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     asked = parser.parse_args()
     unknown = set(asked.scenarios) - set(known)
@@ -48,9 +52,9 @@ def main() -> None:
             ended = bench.run(words)
             if ended.code:
                 raise SystemExit(f"{words} fails undisturbed: {ended.said}")
-        for outcome in run_scenarios(asked.scenarios or known, bench, asked.seed, asked.kills):
+        for outcome in run_scenarios(asked.scenarios or known, bench, asked.seed, asked.kills, asked.runs):
             state = "skipped" if outcome.skipped else "lost" if outcome.wrong else "survived"
-            counts.setdefault(outcome.scenario, Counter())[state] += 1
+            counts.setdefault(outcome.scenario, Counter())[state] += outcome.cases
             if state == "lost":
                 lost.append(outcome)
             note = f": {outcome.wrong}" if outcome.wrong else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults.scenarios import FaultOutcome
 
-_HOSTS = ("puma-host-a", "puma-host-b")
+_HOSTS = (f"puma-{os.getpid()}-a", f"puma-{os.getpid()}-b")  # of this process: others may have their own
 _ADDRESSES = ("10.117.0.1", "10.117.0.2")
 _TRAIN = "--samples-seen 1600 --batch-size 32 --checkpoint-every 320 --log-every 5 --attack.steps 3 --attack.eps 0.1"
 

@@ -26,6 +26,7 @@ class FaultOutcome:
     disturbance: str
     wrong: str = ""
     skipped: bool = False
+    cases: int = 1
 
 
 def find_command(name: str) -> Command:
