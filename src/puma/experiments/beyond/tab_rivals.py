@@ -6,7 +6,8 @@ EasyCore keeps the samples of low input gradient, that is the easy ones, which P
 twentieth and covers the rest evenly; dynamic uncertainty keeps what the training is undecided about; InfoBatch leaves
 out samples of low loss for a while and weighs the others. docs/plans.md names the sources. All but PUMA attack at eps.
 Expect, on
-Fashion-MNIST, keeping easy samples (EasyCore, PD) to trade accuracy for robustness, and pruning them to gain accuracy.
+Fashion-MNIST (with --samples-seen 50000), pruning easy samples (PUMA, PE) to gain accuracy, pruning difficult ones (PD)
+to trade it for robustness, and EasyCore to lose it.
 """
 
 from puma.experiments.spec import TRADES, Experiment, MarginSpec, ModelSpec, PlanSpec, RowSpec, ScoreName, specify_puma
