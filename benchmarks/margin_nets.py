@@ -2,8 +2,10 @@
 
 ``TUNED_ON`` were looked at while the search was tuned; ``REPORTED_ON`` were not, and carry the reported figures.
 ``PUMA_MARGIN_NETS`` names the folder (``puma-runs/margin-nets`` unless set). Training takes minutes a net on one core.
+``python -m benchmarks.margin_nets`` prints the passes of ``deepfool`` on all nets, by whatever version is on the path.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puma.attacks import pgd
+from puma.margins import measure_margins
 from puma.models import build, load_weights
 from puma.pools import Pool, to_unit
 
@@ -132,3 +135,43 @@ def right_samples(model: nn.Module, pool: Pool, count: int, start: int = 0) -> t
     with torch.no_grad():
         right = model(images).argmax(1) == batch.labels
     return images[right][:count], batch.labels[right][:count]
+
+
+def name_data(net: str) -> str:
+    """Return which images a net is for."""
+    return CIFAR if net.startswith("resnet4b") else RECIPES[net].data
+
+
+def find_pools() -> dict[str, tuple[Pool, Pool]]:
+    """Return train and test pool by name of the images; nothing where a folder is not named."""
+    places = {FASHION: os.environ.get("PUMA_FASHION"), CIFAR: os.environ.get("PUMA_CIFAR10")}
+    if not PUBLIC.is_dir() or None in places.values():
+        return {}
+    return {
+        name: (Pool.open(Path(str(place)) / "train"), Pool.open(Path(str(place)) / "test"))
+        for name, place in places.items()
+    }
+
+
+def count_passes(count: int = 256) -> dict[str, dict[str, str]]:
+    """Return forwards / backwards a sample of ``deepfool``: right samples in both norms, and wrong ones."""
+    found: dict[str, dict[str, str]] = {}
+    for net in TUNED_ON + REPORTED_ON:
+        test = find_pools()[name_data(net)][1]
+        model = find_net(net, {})
+        batch = test.batch(np.arange(3 * count))
+        images = to_unit(batch.images).contiguous()
+        with torch.no_grad():
+            right = model(images).argmax(1) == batch.labels
+        found[net] = {}
+        for name, some, norm in (("right", right, "linf"), ("right, L2", right, "l2"), ("wrong", ~right, "linf")):
+            margins = measure_margins(model, images[some][:count], batch.labels[some][:count], norm=norm)
+            passes = margins.forwards.float().mean().item(), margins.backwards.float().mean().item()
+            uncrossed = int((~margins.crossed).sum())
+            found[net][name] = f"{passes[0]:.1f} / {passes[1]:.1f}" + (f" ({uncrossed} uncrossed)" if uncrossed else "")
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(count_passes()))

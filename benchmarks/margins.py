@@ -1,39 +1,42 @@
-"""Signed margins side by side with foolbox, adv-lib and a plain Algorithm 1, on real robust CIFAR-10 nets.
+"""Signed margins side by side with foolbox, adv-lib and a plain Algorithm 1, on nets tuned on and others, apart.
 
-``PUMA_CIFAR10=DIR python -m benchmarks margins`` (DIR from ``puma data import cifar10``; ``PUMA_ROBUST_NETS`` names the
-folder of the nets, see CONTRIBUTING.md). About ten minutes on one core. Prints a table for each net, writes it to
-``results/margins/`` as CSV and Markdown, and draws time against tightness.
+``PUMA_CIFAR10=DIR PUMA_FASHION=DIR python -m benchmarks margins`` (folders of ``puma data import``; nets:
+margin_nets.py, and CONTRIBUTING.md for ``PUMA_ROBUST_NETS``). About ten minutes on one core. ``PUMA_EARLIER=SRC``
+names the ``src`` folder of an earlier version, whose passes are told beside. ``PUMA_MARGIN_GROUPS=reported`` leaves
+the nets out that were tuned on. Prints a table for each net, writes all to ``results/margins/`` as CSV and Markdown,
+and draws time against tightness.
 
-Time is processor time on right samples only, as the other libraries have no margins for wrong ones. Ratio is the mean
-over samples of distance / shortest distance that any method found, so 1 is best.
+Time is processor time on right samples only, as the other libraries have no margins for wrong ones; the methods take
+turns. Ratio is the mean over samples of distance / shortest distance that any method found, so 1 is best.
 """
 
 import csv
 import importlib
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.margin_nets import REPORTED_ON, TUNED_ON, find_net, find_pools, name_data, right_samples
 from benchmarks.side_by_side import stand_in
 from puma.margins import METHODS, Margins, measure_margins
-from puma.models import build, load_weights
-from puma.pools import Pool, to_unit
+from puma.models import build
 
 ROOT = Path(__file__).resolve().parents[1]
-NETS = Path(os.environ.get("PUMA_ROBUST_NETS", ROOT / "data"))
 OUT = ROOT / "results" / "margins"
-COUNT, BATCH, ROUNDS = 512, 128, 2
-SLOW = {"adv-lib FAB-30": 128}  # measured on so many samples, its time scaled up
+COUNT, BATCH, LARGE_BATCH, ROUNDS = 256, 128, 256, 2
+SLOW = {"adv-lib FAB-30": 64}  # measured on so many samples, its time scaled up
 OURS = tuple(METHODS)
-BASE = "foolbox LinfDeepFool"
+BASE, RIVAL, DEFAULT = "foolbox LinfDeepFool", "adv-lib df", "puma deepfool"
 
 
 @dataclass(frozen=True)
@@ -111,15 +114,15 @@ def other_libraries() -> dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]
     inf = float("inf")
     return {
         BASE: in_batches(linf_deepfool),
-        "adv-lib df": in_batches(lambda m, x, y: df(m, x, y, norm=inf)),
+        RIVAL: in_batches(lambda m, x, y: df(m, x, y, norm=inf)),
         "adv-lib FAB-30": in_batches(lambda m, x, y: fab(m, x, y, norm=inf, n_iter=30)),
         "naive Algorithm 1": in_batches(naive_algorithm_1),
     }
 
 
-def ours(method: str) -> Callable[[nn.Module, Tensor, Tensor], Margins]:
+def ours(method: str, **options: Any) -> Callable[[nn.Module, Tensor, Tensor], Margins]:
     return lambda model, images, labels: measure_margins(
-        model, images, labels, method=method, batch_size=BATCH, boundary=True
+        model, images, labels, method=method, boundary=True, **{"batch_size": BATCH, **options}
     )
 
 
@@ -128,6 +131,8 @@ def compare(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Outco
     ways: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
         **other_libraries(),
         **{f"puma {method}": ours(method) for method in OURS},
+        f"{DEFAULT}, batch {LARGE_BATCH}": ours("deepfool", batch_size=LARGE_BATCH),
+        f"{DEFAULT}, bf16": ours("deepfool", batch_size=LARGE_BATCH, autocast=torch.bfloat16),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     results: dict[str, tuple[Tensor, float, float]] = {}
@@ -158,15 +163,17 @@ def compare(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Outco
     return outcomes
 
 
-def tabulate(net: str, outcomes: dict[str, Outcome]) -> list[dict[str, object]]:
+def tabulate(group: str, net: str, outcomes: dict[str, Outcome]) -> list[dict[str, object]]:
     best = torch.stack([outcome.distance.nan_to_num(nan=torch.inf) for outcome in outcomes.values()]).amin(0)
-    base = statistics.median(outcomes[BASE].seconds)
+    base, rival = (statistics.median(outcomes[name].seconds) for name in (BASE, RIVAL))
     return [
         {
+            "nets": group,
             "net": net,
             "method": name,
             "seconds": round(statistics.median(outcome.seconds), 3),
             "time_vs_foolbox": round(statistics.median(outcome.seconds) / base, 3),
+            "times_as_fast_as_df": round(rival / statistics.median(outcome.seconds), 2),
             "forwards": round(outcome.forwards, 1),
             "backwards": round(outcome.backwards, 1),
             "ratio": round((outcome.distance / best).nanmean().item(), 4),
@@ -186,7 +193,7 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     nets = sorted({str(row["net"]) for row in rows})
-    figure = Figure(figsize=(5.5 * len(nets), 4.2), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(nets), 4.2), layout="constrained")
     for axes, net in zip(figure.subplots(1, len(nets), sharey=True, squeeze=False)[0], nets, strict=True):
         for row in (row for row in rows if row["net"] == net):
             mine = str(row["method"]).startswith("puma")
@@ -247,39 +254,63 @@ def classes_and_cost(model: nn.Module, images: Tensor, labels: Tensor) -> str:
     for method in ("deepfool", "fast"):
         cost = processor_time(lambda chosen=method: measure_margins(big, some, guesses, method=chosen), rounds=1)  # type: ignore[misc]
         lines.append(f"ResNet-18, {method}: {cost / unit:.1f} forward+backward per sample ({unit / 64:.3f} s each)")
+    return "\n\n".join(lines)
+
+
+def earlier_passes(source: str) -> dict[str, dict[str, str]]:
+    """Ask another version of the package for the passes of its search."""
+    path = os.pathsep.join([source, str(ROOT)])
+    found = subprocess.run(
+        [sys.executable, "-m", "benchmarks.margin_nets"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    passes: dict[str, dict[str, str]] = json.loads(found.stdout.splitlines()[-1])
+    return passes
+
+
+def tell_passes() -> str:
+    """Forwards / backwards a sample of ``deepfool``, by net, in this version and the earlier one."""
+    versions = {"now": earlier_passes(str(ROOT / "src"))}
+    if "PUMA_EARLIER" in os.environ:
+        versions = {"before": earlier_passes(os.environ["PUMA_EARLIER"]), **versions}
+    keys = list(next(iter(versions["now"].values())))
+    lines = [f"| net | {' | '.join(f'{key}, {version}' for key in keys for version in versions)} |"]
+    lines.append("|" + "---|" * (1 + len(keys) * len(versions)))
+    lines += [
+        f"| {net} | {' | '.join(found[net][key] for key in keys for found in versions.values())} |"
+        for net in versions["now"]
+    ]
     return "\n".join(lines)
-
-
-def right_samples(model: nn.Module, pool: Pool) -> tuple[Tensor, Tensor]:
-    batch = pool.batch(np.arange(2 * COUNT))
-    images = to_unit(batch.images).contiguous()
-    with torch.no_grad():
-        right = model(images).argmax(1) == batch.labels
-    return images[right][:COUNT], batch.labels[right][:COUNT]
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    place = os.environ.get("PUMA_CIFAR10")
-    if place is None or not NETS.is_dir():
-        print("skipped: needs PUMA_CIFAR10=DIR and PUMA_ROBUST_NETS=DIR; see CONTRIBUTING.md")
+    pools = find_pools()
+    if not pools:
+        print("skipped: needs PUMA_CIFAR10, PUMA_FASHION and PUMA_ROBUST_NETS; see CONTRIBUTING.md")
         return
-    pool = Pool.open(Path(place) / "test")
     rows: list[dict[str, object]] = []
-    for radius in (2, 8):
-        model = load_weights(build("resnet4b", 10), NETS / f"robust_cifar10_eps{radius}.safetensors").eval()
-        images, labels = right_samples(model, pool)
-        rows += tabulate(f"eps {radius}/255", compare(model, images, labels))
-        print(markdown(rows[-len(OURS) - 4 :]), flush=True)
-    notes = classes_and_cost(model, images, labels)
+    wanted = os.environ.get("PUMA_MARGIN_GROUPS", "tuned,reported").split(",")
+    for group, nets in (("tuned on", TUNED_ON), ("reported", REPORTED_ON)):
+        for net in nets if group.split()[0] in wanted else ():
+            train, test = pools[name_data(net)]
+            model = find_net(net, {name_data(net): train})
+            images, labels = right_samples(model, test, COUNT)
+            rows += (found := tabulate(group, net, compare(model, images, labels)))
+            print(markdown(found), flush=True)
+    notes = f"{tell_passes()}\n\n{classes_and_cost(model, images, labels)}"
     print(notes)
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / "benchmark.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    (OUT / "benchmark.md").write_text(markdown(rows) + "\n" + notes.replace("\n", "\n\n") + "\n", encoding="utf-8")
-    draw(rows, OUT / "benchmark.png")
+    (OUT / "benchmark.md").write_text(f"{markdown(rows)}\n{notes}\n", encoding="utf-8")
+    draw([row for row in rows if row["nets"] == "reported"] or rows, OUT / "benchmark.png")
     print(f"written: {OUT}")
 
 

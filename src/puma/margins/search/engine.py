@@ -86,7 +86,8 @@ class Rows:
 
     def take(self, index: Tensor) -> "Rows":
         """Return the rows at ``index`` (positions or a mask)."""
-        return Rows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index
+        return Rows(**{field.name: getattr(self, field.name).index_select(0, index) for field in fields(self)})
 
     def split(self, count: int) -> tuple["Rows", "Rows"]:
         """Return the first ``count`` rows and the others, without copying."""

@@ -53,9 +53,9 @@ def newton_on_ray(
     """
     free = torch.addcmul(origin, pattern, radius[:, None])
     at = free.clamp(box.low, box.high)
-    left = gap + (gradient * (at - points)).sum(1)
     # a pixel at the bound counts as free if the ray leads inwards; where it is clipped it no longer moves
-    slope = -(gradient * pattern * (at == free)).sum(1)
+    slope = -free.eq_(at).mul_(pattern).mul_(gradient).sum(1)  # in place: fresh memory costs more than the arithmetic
+    left = gap + at.sub_(points).mul_(gradient).sum(1)
     return torch.where(slope > 0, radius + left / slope, torch.inf), slope
 
 

@@ -6,7 +6,7 @@ random images, and rank the rivals of every sample. For an affine model the rank
 are only watched while the images move along random directions: as many forwards whatever the number of classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ _MOVED_PROBES, _DIRECTIONS = 8, 8  # 64 differences in all: norms of random proj
 _MOVE = 0.005  # of the pixel range: small for a net, and large against the rounding of logits
 _FEW_ENOUGH = 256  # of very many classes, only so many with the smallest gaps are compared by their norms
 _FEW_CLASSES, _PROBES, _PROBES_OF_MANY = 32, 8, 2  # images that norms are averaged over; K gradients are taken of each
-_ROWS = 128  # gradients of logits in one pass
 
 
 @dataclass(frozen=True)
@@ -148,23 +147,36 @@ def open_against(
 def _choose_rivals(rows: Rows, openings: list[Opening], race: float) -> Rows:
     preference = torch.stack([opening.preference for opening in openings], 1)
     best, choice = preference.min(1)
-    follow = (preference <= race * best[:, None]) & (rows.right & (rows.stage >= 0) & (race > 1))[:, None]
-    follow = follow.scatter(1, choice[:, None], True)
-    sample, which = follow.nonzero(as_tuple=True)
     # where no linearised gap closes within the bounds, the distance without them is promised: any failure is a surprise
     promise = torch.stack([opening.unboxed for opening in openings], 1).amin(1)
     promise = best.abs().where(best.isfinite(), promise)
 
-    def column(name: str) -> Tensor:
-        return torch.stack([getattr(opening, name) for opening in openings], 1)[sample, which]
+    if race <= 1:
+        return _take_openings(rows.change(promise=promise), openings, choice)
+    follow = (preference <= race * best[:, None]) & (rows.right & (rows.stage >= 0))[:, None]
+    sample, which = follow.scatter(1, choice[:, None], True).nonzero(as_tuple=True)
+    chosen = [
+        replace(opening, **{f.name: getattr(opening, f.name)[sample] for f in fields(opening)}) for opening in openings
+    ]
+    return _take_openings(rows.change(promise=promise).take(sample), chosen, which)
 
-    return rows.take(sample).change(
-        rival=torch.where(rows.stage[sample] >= 0, column("rival"), rows.rival[sample]),
+
+def _take_openings(rows: Rows, openings: list[Opening], which: Tensor) -> Rows:
+    """Give each row the opening of that number."""
+
+    def column(name: str) -> Tensor:
+        values: Tensor = getattr(openings[0], name)
+        for number, opening in enumerate(openings[1:], 1):
+            this = which == number
+            values = torch.where(this[:, None] if values.dim() == 2 else this, getattr(opening, name), values)
+        return values
+
+    return rows.change(
+        rival=torch.where(rows.stage >= 0, column("rival"), rows.rival),
         pattern=column("pattern"),
         radius=column("radius"),
         slope=column("slope"),
-        step=rows.step[sample] + 1,
-        promise=promise[sample],
+        step=rows.step + 1,
     )
 
 
@@ -173,13 +185,13 @@ def estimate_pair_norms(network: Network, norm: Norm, box: Box, classes: int, li
     if classes > _MOST_CLASSES or classes * like.shape[1] > _LARGEST_JACOBIAN:
         return PairNorms(points=_watch_logits(network, box, like))
     probes = draw_smooth_images(network, box, _PROBES if classes <= _FEW_CLASSES else _PROBES_OF_MANY, like)
-    wanted = torch.arange(classes, device=like.device).repeat(len(probes))
-    points = probes.repeat_interleave(classes, 0)
-    pieces = zip(torch.split(points, _ROWS), torch.split(wanted, _ROWS), strict=True)
-    jacobian = torch.cat([_logit_gradients(network, *piece) for piece in pieces])
+    probes.requires_grad_()
+    logits = network.logits(probes).sum(0)
+    # one forward for all: a class costs one backward of a few images
+    rows = [take_gradient(logits[k], probes, again=k + 1 < classes) for k in range(classes)]
+    jacobian = torch.stack(rows, 1)
     power = 1.0 if norm.name == "linf" and classes <= _EXACT_PAIRS else 2.0
-    by_probe = jacobian.view(len(probes), classes, -1)
-    norms = torch.cdist(by_probe, by_probe, p=power).mean(0)
+    norms = torch.cdist(jacobian, jacobian, p=power).mean(0)
     return PairNorms(table=torch.where(norms.isfinite() & (norms > 0), norms, 1.0))
 
 
@@ -203,8 +215,3 @@ def draw_smooth_images(network: Network, box: Box, count: int, like: Tensor) -> 
         coarse = torch.rand(count, channels, min(4, height), min(4, width), generator=random)
         pixels = network.to_rows(F.interpolate(coarse, size=(height, width), mode="bilinear"))
     return (box.low + (box.high - box.low) * pixels).to(like)
-
-
-def _logit_gradients(network: Network, points: Tensor, wanted: Tensor) -> Tensor:
-    points = points.detach().requires_grad_()
-    return take_gradient(network.logits(points).gather(1, wanted[:, None]).sum(), points)
