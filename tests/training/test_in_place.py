@@ -18,7 +18,17 @@ from safetensors.torch import load_file
 
 import puma
 from puma.evaluation import evaluate
-from puma.pools import DecodePolicy, Pool, PoolPart, ShardOptions, index_webdataset, save_subset, write_parts
+from puma.pools import (
+    DecodePolicy,
+    Pool,
+    PoolPart,
+    ShardOptions,
+    index_tars,
+    index_webdataset,
+    save_subset,
+    write_parts,
+)
+from puma.training import find_recipe
 
 SETTINGS: dict[str, Any] = {"samples_seen": 192, "batch_size": 32, "checkpoint_every": 64, "eps": 0.1, "held_out": 0}
 
@@ -110,6 +120,32 @@ def test_a_run_in_place_goes_on_to_the_same_bits_also_on_two_ranks(folders: Path
         process.kill()
     call("-m", "puma", "train", "--resume", "cut")
     assert (folders / "cut/model.safetensors").read_bytes() == (folders / "whole/model.safetensors").read_bytes()
+
+
+def test_steps_of_the_recipe_for_imagenet_at_224_px(tmp_path: Path) -> None:
+    """Full-size pictures in tars, the recipe's net and attack, margins as the paper's: only the samples are few."""
+    rng = np.random.default_rng(0)
+    for wnid in ("n01440764", "n02102040"):
+        with tarfile.open(tmp_path / f"{wnid}.tar", "w") as tar:
+            for row in range(2):
+                file = io.BytesIO()
+                coarse = Image.fromarray(rng.integers(256, size=(12, 16, 3)).astype(np.uint8))
+                coarse.resize((500, 375)).save(file, "JPEG")
+                member = tarfile.TarInfo(f"{wnid}_{row}.JPEG")
+                member.size = len(file.getvalue())
+                tar.addfile(member, io.BytesIO(file.getvalue()))
+    index_tars(tmp_path, tmp_path / "pool", ShardOptions(DecodePolicy(224)))
+    pool = Pool.open(tmp_path / "pool")
+    config = find_recipe("imagenet21k-100")
+    few: dict[str, Any] = {"samples_seen": 4, "batch_size": 2, "held_out": 0, "evaluate_every": 0, "select": "last"}
+    run = puma.train(config.model, pool, recipe="imagenet21k-100", out=tmp_path / "run", **few)
+    assert config.model == "preactresnet18-224px"
+    assert all(bool(value.isfinite().all()) for value in run.model.state_dict().values())
+    margins = puma.measure_pool(run.model, pool, method="fast", batch_size=4)
+    assert not bool(margins.margin.isnan().any())
+    plan = puma.make_plan(pool, margins=margins, eps=config.attack.eps)
+    again = puma.train(config.model, pool, plan=plan, recipe="imagenet21k-100", out=tmp_path / "planned", **few)
+    assert not same(weights_of(run), weights_of(again))  # strengths of its own for every sample
 
 
 def test_memory_stays_flat_over_many_batches(folders: Path) -> None:
