@@ -100,7 +100,8 @@ def read_columns(path: str | Path, columns: Mapping[str, pa.DataType], what: str
         for name, kind in columns.items():
             if not _fits(file.schema_arrow.field(name).type, kind):
                 raise PumaError(f"{path}: {name} must be {kind}, it is {file.schema_arrow.field(name).type}.")
-            values[name] = np.empty(min(rows, _ROWS), dtype=kind.to_pandas_dtype())
+            numpy_kind = pa.array([], kind).to_numpy(zero_copy_only=False).dtype  # to_pandas_dtype would need pandas
+            values[name] = np.empty(min(rows, _ROWS), dtype=numpy_kind)
             found = filled = 0  # the footer only says how many rows there are: room is made for those that come
             for batch in file.iter_batches(columns=[name], batch_size=_ROWS):
                 column = batch.column(0).cast(kind)
