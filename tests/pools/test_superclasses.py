@@ -159,6 +159,8 @@ def test_files_are_known_by_their_id(name: str, wnid: str | None) -> None:
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     draw_superclasses(choose_superclasses(TREE, COUNTS, 3), TREE, tmp_path / "tree.png")
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+    with Image.open(tmp_path / "tree.png") as picture:
+        assert (np.asarray(picture.convert("L"))[:, :2] == 255).all()  # no name is cut at the left
 
 
 def test_the_command_makes_the_shipped_table_again(puma: Run, tmp_path: Path) -> None:

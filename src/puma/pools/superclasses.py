@@ -28,6 +28,7 @@ SHIPPED_MAP = "imagenet21k-100"
 _TREE_FILE, _MAP_FILE = "imagenet21k_tree.csv.gz", "imagenet21k_100.csv"
 _MAP_COLUMNS = ("wnid", "class", "class_name", "images")
 _LARGEST_TABLE = 64 << 20  # a table of all of WordNet takes 4 MB
+_NAMES_WIDE = 185  # points: room for the names at the left of the picture
 _WNID = re.compile(r"n\d{8}")
 
 
@@ -399,7 +400,8 @@ def draw_superclasses(chosen: Superclasses, tree: ClassTree, path: Path) -> None
         colour = COLOURS[tops.index(top) % len(COLOURS)] if top in tops else "black"
         axes.barh(height, images, color=colour, height=0.75)
         text, weight = ("    " * depth + name.replace("_", " ")), ("normal" if part else "bold")
-        axes.text(-0.42, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7, weight=weight)
+        axes.annotate(text, (0, height), (-_NAMES_WIDE, 0), axes.get_yaxis_transform(), "offset points", va="center",
+                      fontsize=7, weight=weight)  # fmt: skip
         if part is not None:
             axes.text(images, height, f" {images:,}", va="center", fontsize=6, color="#555555")
     axes.set_ylim(len(rows) - 0.3, -0.7)
