@@ -75,6 +75,7 @@ def test_the_papers_size_can_be_told_without_data(name: str, tmp_path: Path, pum
     code, said, err = puma("run", name, "--preset", "paper", "--dry-run", "--data", str(tmp_path / "none"), *words)
     assert code == 0, err
     if not theory:
+        assert ", eps 8/255; changed: batch_size 1\n" in said
         assert "resnet18" in said
         wanted = "ImageNet-21K-100, 224 px" if name == "tab-imagenet" else "CIFAR-10"
         assert f"missing      {wanted} is not at" in said
@@ -188,10 +189,15 @@ def test_a_results_file_of_another_version_is_told_before_the_work(tmp_path: Pat
 def test_list_names_every_experiment_with_its_cost(puma: Run) -> None:
     code, said, _ = puma("list")
     assert code == 0
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    begins = {line.split()[0]: place for place, line in enumerate(lines) if line.startswith("  ")}
     for name in EXPERIMENTS:
-        (line,) = [line for line in said.splitlines() if line.strip().startswith(f"{name} ")]
-        assert EXPERIMENTS[name].title in line
-        assert "trainings" in line or "students" in line
+        told = " ".join(" ".join(lines[begins[name] : begins[name] + 3]).split())
+        assert told.startswith(f"{name} {EXPERIMENTS[name].title} ")
+        assert " training" in told or "students" in told
+    assert "      1 training: smoke" in said
+    assert "15 trainings: smoke 36 s, small 22 min, not at paper" in said
 
 
 def write_weights(path: Path, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,8 @@ from puma.experiments import (
     use_margin_model,
 )
 from puma.models import trust_code_from_now_on
+
+_TEXT_FROM = 26  # the column in which puma list begins to say what a name is
 
 
 def run_experiments(
@@ -206,16 +209,23 @@ def list_choices() -> None:
     print("data (puma data import NAME)")
     for verb, known in COMMANDS.items():
         if verb.startswith("data import "):
-            print(f"  {verb.removeprefix('data import '):<22}{known.text}")
-    print("\nmodels")
+            _print_choice(verb.removeprefix("data import "), known.text)
+    print("\nmodels (size of an image, parameters)")
     for name, architecture in ARCHITECTURES.items():
         with torch.device("meta"):
             millions = count_parameters(build(name, 10)) / 1e6
-        print(f"  {name:<22}{architecture.image_size:>4} px {millions:>8.2f} M parameters   {architecture.summary}")
+        _print_choice(name, f"{architecture.image_size:>3} px {millions:>6.2f} M  {architecture.summary}", 18)
     print("\nrecipes (puma train --recipe NAME)")
     for name, (text, _) in RECIPES.items():
-        print(f"  {name:<26}{text}")
-    print("\nexperiments (puma run NAME --preset smoke|small|paper); times are of one seed on one core")
+        _print_choice(name, text)
+    print("\nexperiments (puma run NAME --preset smoke|small|paper); one seed, one core")
     for name, experiment in EXPERIMENTS.items():
-        print(f"  {name:<26}{experiment.title:<64}{summarise_cost(experiment)}")
+        _print_choice(name, experiment.title)
+        print(f"      {summarise_cost(experiment)}")
     print(f"\nattacks\n  norms: {', '.join(NORMS)}; losses: {', '.join(LOSSES)}")
+
+
+def _print_choice(name: str, text: str, before: int = 0) -> None:
+    """Print a name and what it is within 80 columns; further lines begin ``before`` columns behind the first's text."""
+    indent = " " * (_TEXT_FROM + before)
+    print(textwrap.fill(f"  {name:<{_TEXT_FROM - 2}}{text}", 80, subsequent_indent=indent, break_on_hyphens=False))

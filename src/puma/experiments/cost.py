@@ -18,7 +18,7 @@ from puma.experiments.spec import (
 )
 from puma.experiments.workspace import Workspace
 from puma.pools import Pool
-from puma.progress import format_bytes, format_seconds
+from puma.progress import format_bytes, format_pixel_step, format_seconds
 from puma.training import RunInputs, TrainConfig, TrainingCost, estimate_cost
 
 _RUN_COPIES = 10  # of the weights on disk, checkpoints among them; margins and plans are small beside them
@@ -69,18 +69,22 @@ def estimate_experiment(experiment: Experiment, workspace: Workspace) -> Experim
 def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
     """Say in a few words what one seed costs at each preset."""
     if isinstance(experiment, PerceptronFigure):
-        return f"{describe_perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper half a minute"
-    told = []
+        return f"{describe_perceptron_cost(experiment, 'small', None)}: smoke 5 s, small and paper 30 s"
+    told, counts = [], []
     for preset in PRESETS:
         setting = find_setting(preset, images=experiment.images)
         models = list_needed_models(experiment, setting)
         samples = sum(setting.nets[model.net].samples_seen for model in models)
-        if not setting.minutes:
+        counts += [len(models)] if models else []
+        if not models:
+            told.append(f"not at {preset}")
+        elif not setting.minutes:
             told.append(f"{preset} {samples / 1e6:,.0f} M samples")
         else:
             minutes = sum(setting.minutes[model.net] for model in models)
             told.append(f"{preset} {60 * minutes:.0f} s" if minutes < 1 else f"{preset} {minutes:.0f} min")
-    return f"{len(models)} trainings: {', '.join(told)}"
+    count = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{max(counts)}"
+    return f"{count} {'training' if count == '1' else 'trainings'}: {', '.join(told)}"
 
 
 def _describe_shape(workspace: Workspace) -> tuple[RunInputs, tuple[int, int] | None]:
@@ -103,10 +107,11 @@ def describe_experiment(
     found = estimate_experiment(experiment, workspace)
     amounts: set[GeneratedAmount] = {amount for row in rows for amount in list_amounts(row.wants)}
     nets = ", ".join(f"{count} x {net}" for net, count in found.trainings.items())
+    eps = format_pixel_step(setting.eps)
+    changed = setting.changed.replace(f"eps {setting.eps:g}", f"eps {eps}")
     lines = [
         f"{experiment.name}: {experiment.title}",
-        f"preset       {setting.preset} on {setting.dataset}, eps {setting.eps:g}"
-        + (f"; changed: {setting.changed}" if setting.changed else ""),
+        f"preset       {setting.preset} on {setting.dataset}, eps {eps}" + (f"; changed: {changed}" if changed else ""),
         f"rows         {'; '.join(row.name for row in rows)}",
         f"trainings    {found.models} per seed ({nets}), {seeds} {'seed' if seeds == 1 else 'seeds'}, "
         f"{found.samples * seeds:,} samples in all",

@@ -35,10 +35,11 @@ def format_plan(plan: Plan, pool: Pool | None = None) -> str:
             f"mean {float(strength.mean()):+.5f}; {negative:,} negative ({negative / len(strength):.1%}), "
             f"{zero:,} zero, {full:,} at the highest ({full / len(strength):.1%})"
         )
-        counts, edges = np.histogram(strength.numpy(), bins=_BINS if float(strength.std()) > 0 else 1)
-        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
-            bar = "█" * round(_BAR * count / counts.max())
-            lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}")
+        if full < len(strength):  # one strength for all has been told by now
+            counts, edges = np.histogram(strength.numpy(), bins=_BINS)
+            for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+                bar = "█" * round(_BAR * count / counts.max())
+                lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}".rstrip())
     usual = list_usual_rules()
     told = {name: value for name, value in plan.made_from.items() if usual.get(name) != value or name in _ALWAYS_TOLD}
     lines += [f"  {name}: {_shorten_value(value)}" for name, value in told.items()]
