@@ -121,6 +121,35 @@ def test_two_margin_files_are_compared(make_pool: MakePool, tmp_path: Path) -> N
     assert "1 of another pool or norm are left out." in text
 
 
+def test_margins_that_are_equal_have_no_table_of_differences(make_pool: MakePool, tmp_path: Path) -> None:
+    long = "a-long-name-of-a-file-of-margins-that-does-not-fit-below-a-picture"
+    pool = make_pool("pool")
+    values = np.tile(margin_of(50), (2, 1))
+    values[1, 3] += 0.5
+    for two, tables in ((values[0], 0), (values[1], 1)):
+        files = [
+            write_margins(tmp_path / "a.parquet", pool, values[0]),
+            write_margins(tmp_path / f"{long}.parquet", pool, two),
+        ]
+        text = write_report(files, tmp_path / "r.html").read_text()
+        assert text.count("<caption>Where they differ the most") == tables
+        assert f">{long[:39]}…" in text
+    rows = text[text.index("<caption>Where they differ the most") :].partition("</table>")[0]
+    assert rows.count("<tr>") == 2  # the header, and the one sample
+
+
+def test_a_baseline_of_that_name_is_called_so_once(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool("pool")
+    for name, right in (("baseline", 80), ("other-name-that-is-far-too-long-to-stand-above-a-column", 90)):
+        plan = None if name == "baseline" else write_plan(tmp_path / "plan.parquet", pool)
+        run = write_run(tmp_path / name, [tmp_path / "pool"], plan=plan)
+        write_evaluation(run / "evaluation-test", right, 50, classes=pool.class_names)
+    text = write_report([tmp_path], tmp_path / "r.html").read_text()
+    assert "to baseline, points" in text
+    assert "baseline is the baseline" not in text
+    assert "(baseline)" not in text
+
+
 def test_two_plans_are_compared(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool("pool")
     files = [write_plan(tmp_path / "a.parquet", pool), write_plan(tmp_path / "b.parquet", pool, pruned=0.4)]

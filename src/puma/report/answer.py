@@ -105,7 +105,8 @@ def _tell_outcome(chosen: RowResult, results: list[RowResult]) -> Markup:
         told = _tell_change(estimates[attack], before, against.get(attack))
         words += ["; " if words else "", *what, " ", *told]
     words[1 if words[0] == "" else 0] = "Accuracy" if attacks[0] == "clean" else words[1]
-    end = f" {baseline.row.short_name} is the baseline." if against and baseline else (
+    stands_out = baseline is not None and baseline.row.short_name != "baseline"
+    end = (f" {baseline.row.short_name} is the baseline." if stands_out else "") if against and baseline else (
         " There is no row to compare it with." if len(results) == 1 or not against else "")  # fmt: skip
     return join_markup(*words, ".", end)
 

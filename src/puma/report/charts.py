@@ -191,7 +191,8 @@ def draw_heat_map(title: str, pairs: tuple[Numbers, Numbers], labels: tuple[str,
     ends = (float(edges[0]), float(edges[-1]))
     frame = ChartFrame(ends, ends)
     steps = norm == "linf"
-    parts = frame.axes(*labels, write_x=format_short, write_y=format_short, x_steps=steps, y_steps=steps)
+    short = [label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…" for label in labels]
+    parts = frame.axes(*short, write_x=format_short, write_y=format_short, x_steps=steps, y_steps=steps)
     width, height = frame.across(float(edges[1])) - LEFT, HEIGHT - BOTTOM - frame.up(float(edges[1]))
     levels = np.ceil(_LEVELS * np.log1p(counts) / np.log1p(max(counts.max(), 1))).astype(int)
     for level in range(1, _LEVELS + 1):
@@ -259,6 +260,7 @@ def _legend_box(kind: str) -> Markup:
     return make_tag("rect", x=2, y=1, width=24, height=12, class_=kind)
 
 
+_LONGEST_LABEL = 40  # characters: what fits below the picture
 _HATCH = make_tag(
     "defs",
     make_tag(

@@ -120,7 +120,9 @@ def _draw_pair(tables: dict[str, Margins], norm: str) -> tuple[list[Markup], lis
     )  # fmt: skip
     ids, labels = one.sample_id.numpy()[rows][known], one.label.numpy()[rows][known]
     step = np.abs(values[0] - values[1])
-    count = min(_MOST_DIFFERENT, len(step))
+    count = min(_MOST_DIFFERENT, int((step > 0).sum()))
+    if not count:
+        return [heat], []
     most = np.argpartition(-step, count - 1)[:count]
     apart = [[f"{ids[row]}", f"{labels[row]}" if labels[row] >= 0 else "–",
               *(write_distance(float(margin[row]), norm) for margin in values)]

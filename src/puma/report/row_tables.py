@@ -26,6 +26,7 @@ from puma.report.units import write_distance, write_radius
 from puma.training import config_to_dict
 
 MOST_CLASSES = 200  # lines of a table: more are not read
+_MOST_BESIDE, _LONGEST_BESIDE = 6, 40  # columns and characters of a header: a wider table is not put beside another
 MOST_PAIRS = 12  # confused classes: what a reader takes in beside the table of ten classes
 Column = tuple[str, dict[str, str]]  # a header, and a cell for every class
 
@@ -44,7 +45,8 @@ def compare_in_table(results: list[RowResult]) -> Markup:
         estimates = result.estimates()
         if not estimates and not result.row.paper:
             continue
-        name = f"{result.row.short_name} (baseline)" if result.row.baseline else result.row.short_name
+        name = result.row.short_name
+        name += " (baseline)" if result.row.baseline and name != "baseline" else ""
         cells: list[str] = [name, list_seeds(seed.seed for seed in result.row.seeds if seed.evaluation)]
         for attack in attacks:
             cells.append(_format_estimate(estimates.get(attack)))
@@ -140,7 +142,11 @@ def tabulate_classes(results: list[RowResult], samples: SampleTable | None) -> M
         return confused
     if confused is None:
         return join_markup(*tables, *seeds)
-    beside = make_tag("div", make_tag("div", *tables, *seeds), make_tag("div", confused), class_="beside")
+    narrow = all(
+        len(group) <= _MOST_BESIDE and len(header) <= _LONGEST_BESIDE for group in groups for header, _ in group
+    )
+    beside = make_tag("div", make_tag("div", *tables, *seeds), make_tag("div", confused),
+                      class_="beside" if narrow else None)  # fmt: skip
     origins = tabulate_origins(samples) if samples else None
     return join_markup(beside, *([origins] if origins else []))
 
