@@ -25,7 +25,7 @@ from puma.planning import (
     export_webdataset,
     make_plan,
 )
-from puma.pools import DecodePolicy, Pool, ShardOptions, index_parquet, index_tars, index_webdataset
+from puma.pools import DecodePolicy, Pool, ShardOptions, index_parquet, index_tars, index_webdataset, read_ids
 from puma.scores import Scores
 
 RNG = np.random.default_rng(0)
@@ -168,6 +168,41 @@ def test_keys_that_differ_in_their_ending_alone_stay_apart(tmp_path: Path) -> No
     with tarfile.open(tmp_path / "wds/kept-000000.tar") as tar:
         stems = {name.partition(".")[0] for name in tar.getnames()}
     assert stems == {"n01/a_jpg", "n01/a_png", "n01/a_b_png"}
+
+
+def test_a_key_with_a_line_break_is_in_no_list_of_lines(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "n01.tar", "w") as tar:
+        content = encode(0)
+        member = tarfile.TarInfo("a\nb.png")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    index_tars(tmp_path / "n01.tar", tmp_path / "pool", ShardOptions(DecodePolicy(16)))
+    pool = Pool.open(tmp_path / "pool")
+    kept = KeptSamples.choose(make_plan(pool, eps=8 / 255), pool)
+    with pytest.raises(PumaError, match=r"the key 'n01/a\\nb.png' has a line break"):
+        export_keys(kept, tmp_path / "kept.txt")
+    assert not (tmp_path / "kept.txt").exists()
+
+
+def test_keys_that_are_not_utf8_are_written(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "n01.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as tar:
+        for name in ("é.png", "è.png"):
+            content = encode(0)
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    index_tars(tmp_path / "n01.tar", tmp_path / "pool", ShardOptions(DecodePolicy(16)))
+    pool = Pool.open(tmp_path / "pool")
+    plan = make_plan(pool, eps=8 / 255)
+    kept = KeptSamples.choose(plan, pool)
+    keys = export_keys(kept, tmp_path / "kept.txt")
+    assert keys.read_bytes() == b"n01/\xe9.png\nn01/\xe8.png\n"
+    assert read_ids(keys).tolist() == pool.sample_id.tolist()
+    export_parquet(kept, tmp_path / "parts", shard_size=8, force=False)
+    paths = pq.read_table(tmp_path / "parts").flatten()["image.path"].to_pylist()
+    assert paths == ["n01/\\xe9.png", "n01/\\xe8.png"]
+    with pytest.raises(PumaError, match="--shuffle must be at least 0, got -1"):
+        KeptSamples.choose(plan, pool, shuffle=-1)
 
 
 def test_a_plan_that_keeps_nothing_or_is_of_another_pool(pool: Pool, plan: Plan) -> None:

@@ -171,6 +171,19 @@ def test_a_tar_of_tars_and_a_class_map(tmp_path: Path, tars: Path) -> None:
         index_tars(tars, tmp_path / "none", ShardOptions(POLICY, class_map=ClassMap({"n7": 0}, ("a",))))
 
 
+def test_a_tar_without_pictures_is_an_empty_class(tmp_path: Path, tars: Path) -> None:
+    write_tar(tars / "n02b.tar", {"cut.jpg": encode(seed=0)[:50]})
+    write_tar(tmp_path / "all.tar", {path.name: path.read_bytes() for path in sorted(tars.glob("*.tar"))})
+    for source in (tars, tmp_path / "all.tar"):
+        with pytest.raises(PumaError, match=r"no image of class n02b; .* --allow-empty-class"):
+            index_tars(source, tmp_path / "pool", OPTIONS)
+        index_tars(source, tmp_path / "pool", ShardOptions(POLICY, allow_empty_class=True, force=True))
+        pool = Pool.open(tmp_path / "pool")
+        assert pool.class_names == ("n01", "n02", "n02b", "n03")
+        assert np.bincount(pool.labels).tolist() == [10, 10, 0, 10]
+        (tmp_path / "pool").rename(tmp_path / f"{source.stem}-done")
+
+
 def test_labels_of_a_webdataset_in_both_forms(tmp_path: Path) -> None:
     contents: list[tuple[str, bytes]] = []
     for index in range(6):
@@ -306,6 +319,7 @@ def test_broken_pictures_are_named_counted_and_left_out(tmp_path: Path, tars: Pa
     done = index_tars(tars, tmp_path / "pool", ShardOptions(POLICY, check=how == "check", pack=how == "pack"))
     assert {text.partition(": ")[2].partition(" ")[0] for text in done.broken} == set(broken)
     assert len((tmp_path / "pool/broken.txt").read_text().splitlines()) == 5
+    assert "n04.tar: text.png (not a picture of a known format)" in done.broken
     pool = Pool.open(tmp_path / "pool")
     assert len(pool) == 32
     assert pixels_of(pool)[-1].max() <= 12  # the first frame
@@ -344,6 +358,7 @@ def test_shards_that_cannot_be_used(tmp_path: Path, tars: Path) -> None:
     refuse({"a.jpg": jpg}, "holds no picture with a label .* the first of 1 that were left out: x.tar: a")
     refuse({"a.jpg": jpg, "a.cls": b"1.5e3x", "b.jpg": jpg, "b.cls": b"3"}, "all numbers or all names")
     refuse({"a.jpg": jpg, "a.cls": b"99999999"}, "must lie in 0..1048575")
+    refuse({"a.jpg": jpg, "a.cls": b"-1"}, "must lie in 0..1048575, got -1")
     refuse({"a.jpg": jpg, "a.json": b"{"}, "is not JSON")
     refuse({"a.jpg": jpg, "a.json": b'{"label": 1.5}'}, "must be a whole number or a name, got 1.5")
     refuse({"a.jpg": jpg, "a.json": b'{"label": null}'}, "must be a whole number or a name, got None")
@@ -486,11 +501,13 @@ def test_a_glance_is_enough_for_whole_pictures_and_never_for_cut_ones() -> None:
         content = encode(50, 40, kind, seed=0)
 
         def read(offset: int, size: int, content: bytes = content) -> bytes:
+            assert size >= 0  # a file would refuse it
             return content[offset : offset + size]
 
         assert check_picture(read, 0, len(content), POLICY) is None
         if kind != "BMP":
-            assert check_picture(read, 0, len(content) // 3, POLICY) is not None
+            for length in (3, 10, 30, 50, 100, 170, len(content) // 3):  # within a header, too
+                assert check_picture(read, 0, length, POLICY) is not None
 
 
 # ---- workers

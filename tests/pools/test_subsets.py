@@ -11,7 +11,16 @@ from PIL import Image
 from puma.errors import PumaError
 from puma.files import read_json, write_json
 from puma.planning import make_plan
-from puma.pools import DecodePolicy, Pool, PoolPart, ShardOptions, index_tars, save_subset, write_parts
+from puma.pools import (
+    DecodePolicy,
+    Pool,
+    PoolPart,
+    ShardOptions,
+    index_tars,
+    index_webdataset,
+    save_subset,
+    write_parts,
+)
 from puma.pools.subsets import read_ids
 
 
@@ -65,6 +74,24 @@ def test_every_way_to_choose(tmp_path: Path, pool: Pool) -> None:
     Pool.open(place).stores[0].verify()
 
 
+def test_keys_of_digits_are_told_from_ids(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, "PNG")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for index in range(6):
+            for name, content in ((f"{index:06d}.png", file.getvalue()), (f"{index:06d}.cls", b"0")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    index_webdataset([tmp_path / "x.tar"], tmp_path / "pool", ShardOptions(DecodePolicy(16)))
+    pool = Pool.open(tmp_path / "pool")
+    (tmp_path / "ids.txt").write_text(f"{pool.sample_id[4]}\n{pool.sample_id[1]}\n")
+    (tmp_path / "keys.txt").write_text("000004\n000001\n")
+    for name in ("ids.txt", "keys.txt"):
+        part = Pool.open(save_subset(pool, tmp_path / "part", ids=tmp_path / name, force=True))
+        assert same(part, pool, [1, 4])
+
+
 def test_a_part_of_a_part_points_at_the_whole_and_moves_along(tmp_path: Path, pool: Pool) -> None:
     (tmp_path / "all").mkdir()
     save_subset(pool, tmp_path / "all/dogs", classes=["dog"])
@@ -107,4 +134,7 @@ def test_a_part_whose_pool_has_changed_is_told(tmp_path: Path, pool: Pool) -> No
     described = {**read_json(description, "a pool"), "fingerprint": "0" * 64}
     write_json(description, described)
     with pytest.raises(PumaError, match=r"is a part of .* which is another pool by now"):
+        Pool.open(tmp_path / "part")
+    (tmp_path / "pool").rename(tmp_path / "moved")
+    with pytest.raises(PumaError, match=r"part is a part of .*pool, which is gone; bring it back"):
         Pool.open(tmp_path / "part")

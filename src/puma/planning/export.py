@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from puma.errors import PumaError, tell_missing
-from puma.files import hash_json, read_json, replace_atomically, write_json, write_text
+from puma.files import hash_json, read_json, replace_atomically, write_json
 from puma.planning.plan import Plan
 from puma.pools import Pool, ShardPictures, hash_key, is_picture, tell_suffix
 from puma.progress import progress_bar
@@ -53,6 +53,8 @@ class KeptSamples:
         if not len(positions):
             raise PumaError("the plan keeps no sample; there is nothing to write.")
         if shuffle is not None:
+            if shuffle < 0:
+                raise PumaError(f"--shuffle must be at least 0, got {shuffle}.")
             positions = np.random.default_rng(shuffle).permutation(positions)
         columns = {
             "label": pool.labels[positions],
@@ -88,8 +90,19 @@ class KeptSamples:
 
 
 def export_keys(kept: KeptSamples, out: Path) -> Path:
-    """Write the keys of the kept samples, one a line."""
-    return write_text(out, "".join(f"{kept.key(place)}\n" for place in range(len(kept))))
+    """Write the keys of the kept samples, one a line, with the bytes that they have in their shards."""
+
+    def line(place: int) -> bytes:
+        key = kept.key(place)
+        if "\n" in key or "\r" in key:
+            raise PumaError(
+                f"the key {key!r} has a line break, so no list of lines can hold it; export another format."
+            )
+        return os.fsencode(f"{key}\n")
+
+    with replace_atomically(out) as partial:
+        partial.write_bytes(b"".join(map(line, range(len(kept)))))
+    return out
 
 
 def export_bitmap(plan: Plan, out: Path) -> Path:
@@ -192,8 +205,9 @@ def export_parquet(kept: KeptSamples, out: Path, *, shard_size: int, force: bool
 
 
 def _describe_picture(kept: KeptSamples, place: int) -> dict[str, Any]:
-    """Return bytes and a path, which names the key."""
+    """Return bytes and a path, which names the key; Parquet knows UTF-8 only, so other bytes are spelt out."""
     (content, suffix), key = kept.encoded(place), kept.key(place)
+    key = os.fsencode(key).decode("utf-8", "backslashreplace")
     return {"bytes": content, "path": key if is_picture(key) else key + suffix}
 
 

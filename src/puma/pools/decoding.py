@@ -117,7 +117,7 @@ def decode_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
 def _load_picture(file: IO[bytes], size: int, channels: int) -> "Image.Image":
     """Decode to grey or RGB, JPEGs at the smallest fraction that is not below ``size``."""
     with tell_missing("data"):
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
     mode = "L" if channels == 1 else "RGB"
     try:
@@ -131,6 +131,8 @@ def _load_picture(file: IO[bytes], size: int, channels: int) -> "Image.Image":
                 eight_bits = (np.asarray(picture) >> 8).astype(np.uint8)
                 return Image.fromarray(eight_bits).convert(mode)
             return picture.convert(mode)
+    except UnidentifiedImageError as error:  # its own words name an object in memory
+        raise ValueError("not a picture of a known format") from error
     except (OSError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(str(error)) from error
     except Image.DecompressionBombWarning as error:  # where warnings are errors
@@ -146,7 +148,7 @@ def check_picture(read: ReadAt, offset: int, length: int, policy: DecodePolicy) 
     if not 0 < length <= LARGEST_PICTURE:
         return f"{length:,} bytes"
     head = read(offset, min(length, _HEAD))
-    size = _find_size(head, lambda start, count: read(offset + start, min(count, length - start)))
+    size = _find_size(head, lambda start, count: read(offset + start, max(0, min(count, length - start))))
     if size is not None and 0 not in size and size[0] * size[1] <= _MOST_PIXELS:
         end = read(offset + max(0, length - 12), min(length, 12))
         if (head[0] == 0xFF and end.endswith(b"\xff\xd9")) or (head[0] != 0xFF and end[4:8] == b"IEND"):

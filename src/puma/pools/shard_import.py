@@ -100,14 +100,15 @@ Scan = Callable[[Path, str, Warn], Iterator[FoundPicture]]
 def index_tars(source: Path, out: Path, options: ShardOptions) -> ImportedPool:
     """Index a folder of tars, one per class and named by it, or one tar of such tars."""
     tars = list_shards([source], ".tar")
+    empty: list[str] = []
 
     def scan(path: Path, name: str, warn: Warn) -> Iterator[FoundPicture]:
         with _open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
-            found = _scan_tar(file, path, Path(name).stem, 0, size, options, warn)
+            found = _scan_tar(file, path, Path(name).stem, 0, size, options, warn, empty)
             yield from found if options.part == "all" else _take_part(found, options)
 
-    return _import_shards(tars, scan, out, options)
+    return _import_shards(tars, scan, out, options, empty=empty)
 
 
 def _take_part(found: Iterable[FoundPicture], options: ShardOptions) -> Iterator[FoundPicture]:
@@ -179,18 +180,32 @@ def _open_plain(path: Path) -> IO[bytes]:
 
 
 def _scan_tar(
-    file: IO[bytes], path: Path, label: str, start: int, end: int, options: ShardOptions, warn: Warn
+    file: IO[bytes],
+    path: Path,
+    label: str,
+    start: int,
+    end: int,
+    options: ShardOptions,
+    warn: Warn,
+    empty: list[str],
 ) -> Iterator[FoundPicture]:
+    """Find the pictures of a tar; the label of one that holds neither pictures nor tars is added to ``empty``."""
+
     def read(offset: int, size: int) -> bytes:
         return read_at(file.fileno(), offset, size)
 
+    holds = False
     for member in iterate_members(read, path, start=start, end=end):
         check_member_name(member.name, path)
         if member.kind == "file" and member.name.endswith(".tar") and not start:
+            holds = True
             yield from _scan_tar(file, path, Path(member.name).stem, member.offset, member.offset + member.size,
-                                 options, warn)  # fmt: skip
+                                 options, warn, empty)  # fmt: skip
         elif is_picture(member.name) and _is_whole(member, read, path, options.policy, warn):
+            holds = True
             yield FoundPicture(f"{label}/{member.name}", label, ValuePlace(member.offset, member.size))
+    if not holds:
+        empty.append(label)
 
 
 def _is_whole(member: TarMember, read: Any, path: Path, policy: DecodePolicy, warn: Warn) -> bool:
@@ -261,7 +276,7 @@ def _read_label(
 
 def _parse_label(value: Any, what: str) -> Label:
     """Labels are whole numbers from 0 on, or names."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 10:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
         raise PumaError(f"{what} must be a whole number or a name, got {value!r:.60}.")
@@ -277,8 +292,12 @@ def _import_shards(
     options: ShardOptions,
     *,
     codec: Callable[[Path], str | None] = lambda _: None,
+    empty: Sequence[str] = (),
 ) -> ImportedPool:
-    """Write the index of all shards, look for what cannot be, and describe the pool; whole or not at all."""
+    """Write the index of all shards, look for what cannot be, and describe the pool; whole or not at all.
+
+    ``empty`` has the labels without any picture, once all shards are scanned.
+    """
     done = ImportedPool(out)
     root = Path(os.path.commonpath([path.parent for path in paths]))
     with new_folder(out, force=options.force) as folder:
@@ -286,6 +305,8 @@ def _import_shards(
         total = sum(shard.size for shard in shards) >> 20
         with progress_bar(f"index {out.name}", max(1, total), unit="MB", enabled=options.progress) as advance:
             known = _write_columns(folder, root, shards, scan, options, done, advance)
+        for label in empty:
+            known.setdefault(label, len(known))
         class_names, labels = _name_labels(known, options, folder, done)
         write_shards(folder, root, shards)
         part = PoolPart((), class_names, len(labels), options.origin, options.allow_empty_class)

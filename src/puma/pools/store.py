@@ -198,7 +198,15 @@ class ChosenImages:
 
 def _open_chosen(path: Path, described: Mapping[str, Any], shape: tuple[int, ...]) -> ChosenImages:
     place, expected = described.get("of"), described.get("of_fingerprint")
-    base = open_store(Path(os.path.normpath(path / str(place))))
+    whole = Path(os.path.normpath(path / str(place)))
+    try:
+        base = open_store(whole)
+    except PumaError as error:
+        if is_pool(whole):
+            raise
+        raise PumaError(
+            f"{path} is a part of {whole}, which is gone; bring it back, or make the part again."
+        ) from error
     if base.fingerprint != expected:
         raise PumaError(f"{path} is a part of {base.folder}, which is another pool by now; make the part again.")
     rows = map_array(path / "rows.npy", np.dtype(np.int64), shape[:1])

@@ -49,7 +49,7 @@ def save_subset(
     if classes:
         chosen &= np.isin(pool.labels, [pool.class_names.index(name) for name in classes])
     if ids is not None:
-        wanted = read_ids(ids)
+        wanted = read_ids(ids, pool.sample_id)
         absent = wanted[~np.isin(wanted, pool.sample_id)]
         if len(absent):
             raise PumaError(f"{ids} names {len(absent):,} samples that the pool lacks, the first has id {absent[0]}.")
@@ -62,8 +62,11 @@ def save_subset(
     return write_subset(pool.stores[0], rows, out, force=force)
 
 
-def read_ids(path: str | Path) -> NDArray[np.int64]:
-    """Read ids from an .npy of integers, or from text with an id or a key a line."""
+def read_ids(path: str | Path, known: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Read ids from an .npy of integers, or from text with an id or a key a line.
+
+    Lines of digits alone are ids, unless only as keys they are among the ``known`` ids: shards often count their keys.
+    """
     path = Path(path)
     if path.suffix == ".npy":
         with open_regular(path, "an array of ids") as file:
@@ -77,8 +80,11 @@ def read_ids(path: str | Path) -> NDArray[np.int64]:
     lines = [line for line in read_bytes(path, "a list of ids or keys", _LARGEST_LIST).splitlines() if line.strip()]
     if not lines:
         raise PumaError(f"{path} is empty; expected an id or a key a line.")
+    keyed = np.array([hash_key(line) for line in lines], dtype=np.int64)
     if all(line.isdigit() and len(line) < 20 for line in lines):
         numbers = [int(line) for line in lines]
-        if max(numbers) < 1 << 63:
+        if max(numbers) < 1 << 63 and (
+            known is None or np.isin(numbers, known).any() or not np.isin(keyed, known).any()
+        ):
             return np.array(numbers, dtype=np.int64)
-    return np.array([hash_key(line) for line in lines], dtype=np.int64)
+    return keyed
