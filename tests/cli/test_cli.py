@@ -208,6 +208,20 @@ def test_work_that_a_signal_ended_in_good_order_says_so_and_exits_as_shells_expe
     assert (code, out, err) == (128 + signal.SIGUSR1, "", "puma: interrupted at step 3 of 6; saved.\n")
 
 
+@pytest.mark.parametrize(
+    ("ending", "expected"), [(SystemExit(143), (143, "")), (KeyboardInterrupt(), (130, "puma: interrupted.\n"))]
+)
+def test_a_signal_that_a_library_made_an_error_of_ends_without_a_traceback(
+    ending: BaseException, expected: tuple[int, str], puma: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise ValueError("not a valid PEP 3118 buffer format string") from ending
+
+    monkeypatch.setattr(cli, "load_verb", lambda *_: stop)
+    code, _, err = puma("list")
+    assert (code, err) == expected
+
+
 def test_the_installed_command_works_and_a_closed_pipe_is_quiet() -> None:
     command = f"{sys.executable} -m puma list | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from puma.generation.unet import UNetConfig
 from puma.margins import measure_pool
 from puma.pools import Origin, Pool
 from puma.pools.writer import PoolPart, write_parts
+from puma.progress import format_seconds
 
 TINY = GeneratorConfig(
     samples_seen=96, batch_size=16, warmup=32, checkpoint_every=32, grid_every=0, log_every=2, net=UNetConfig(width=8)
@@ -190,3 +192,14 @@ def test_the_verbs(pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert len(list((gen / "samples").glob("*.png"))) == 2
     main(["generate", "sample", str(gen), "--count", "3", "--out", str(out), "--solver.steps", "2", "--block", "4"])
     assert len(Pool.open(out)) == 3
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(3, 10), (16, 10), (17, 20), (160, 100)])
+def test_a_dry_run_counts_on_from_the_images_that_its_trial_made(
+    count: int, seconds: int, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter((0.0, 10.0))  # of a part of four blocks
+    monkeypatch.setattr("puma.cli.generate.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    flags = ["--out", "nowhere", "--solver.steps", "2", "--block", "4", "--dry-run"]
+    main(["generate", "sample", str(trained), "--count", str(count), *flags])
+    assert f"time         about {format_seconds(seconds)} on one cpu" in capsys.readouterr().out

@@ -76,4 +76,8 @@ def test_filter_drops_counts_and_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         filter_pool(source, tmp_path / "none", SelectionConfig(count=7))
     with pytest.raises(PumaError, match="go together"):
         filter_pool(source, tmp_path / "none", SelectionConfig(band=(0.0, 2.0)))
+    with pytest.raises(PumaError, match="nothing says which images to keep"):
+        filter_pool(source, tmp_path / "none", SelectionConfig(share=0.5))
+    with pytest.raises(PumaError, match="from a lower to a higher margin"):
+        filter_pool(source, tmp_path / "none", SelectionConfig(margins=Path("m.parquet"), band=(2.0, 0.0), eps=0.1))
     assert not (tmp_path / "none").exists()

@@ -116,6 +116,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("puma: interrupted.", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        ending = _find_ending(error)
+        if ending is None:
+            raise
+        if isinstance(ending, SystemExit):
+            sys.exit(ending.code)
+        print("puma: interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _find_ending(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
+    """Return the signal's exception that a library has turned into an error of its own, as numpy does; else None."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, KeyboardInterrupt | SystemExit):
+        cause = cause.__cause__
+    return cause
 
 
 def prepare_streams() -> None:

@@ -90,15 +90,17 @@ def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Pat
 
 
 def _print_sampling_cost(generator: Path, count: int, settings: SampleConfig, device: str) -> None:
-    """Sample a block for a trial and count on to all images."""
+    """Sample a part for a trial and count on to all images."""
     from puma.generation import sample_pool
+    from puma.generation.image_sampling import PART_BLOCKS
 
     with tempfile.TemporaryDirectory(prefix="puma-") as folder:
-        few = min(count, settings.block)
+        whole = PART_BLOCKS * settings.block  # so many are made, however few are asked for
+        few = min(count, whole)
         sample_pool(generator, few, Path(folder) / "warm", settings, device=device)
         begun = time.perf_counter()
         made = sample_pool(generator, few, Path(folder) / "trial", settings, device=device)
-        seconds = (time.perf_counter() - begun) / few * count
+        seconds = (time.perf_counter() - begun) * -(-count // whole)
         pixels = int(np.prod(Pool.open(made).image_shape))
     print(f"images       {count:,} into a pool of {format_bytes(count * (pixels + 5))}, twice that while it is written")
     passes = settings.solver.passes

@@ -25,7 +25,7 @@ from puma.progress import progress_bar
 from puma.training import load_model
 
 BLOCK = 64  # images that pass the net together: enough to keep a core busy, few enough for its cache
-_PART_BLOCKS = 4  # blocks of one file of a sampling under way: what an interruption loses at most
+PART_BLOCKS = 4  # blocks of one file of a sampling under way: what an interruption loses at most
 _IMAGE, _TARGET = 2, 3  # keep the seeds of an image's noise and of its target margin apart
 
 
@@ -247,7 +247,7 @@ class SampleWork:
     @property
     def part_size(self) -> int:
         """Images of a part."""
-        return _PART_BLOCKS * self.config.block
+        return PART_BLOCKS * self.config.block
 
     def place(self, part: int) -> Path:
         """Return the file of a part."""

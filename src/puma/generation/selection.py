@@ -52,6 +52,10 @@ def select_images(pool: Pool, config: SelectionConfig) -> tuple[Tensor, list[str
     labels = torch.from_numpy(pool.labels)
     if (config.margins is None) != (config.band is None) or (config.band is None) != (config.eps is None):
         raise PumaError("--margins, --band and --eps go together; give all three or none.")
+    if config.agree_with is None and config.sure is None and config.band is None and config.count is None:
+        raise PumaError("nothing says which images to keep; give --agree-with, --sure, --margins or --count.")
+    if config.band is not None and not config.band[0] <= config.band[1]:
+        raise PumaError(f"a band goes from a lower to a higher margin, got {config.band[0]:g} to {config.band[1]:g}.")
 
     def narrow(stays: Tensor, why: str) -> None:
         before = int(keep.sum())
