@@ -92,10 +92,9 @@ def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Pat
 def _print_sampling_cost(generator: Path, count: int, settings: SampleConfig, device: str) -> None:
     """Sample a part for a trial and count on to all images."""
     from puma.generation import sample_pool
-    from puma.generation.image_sampling import PART_BLOCKS
 
     with tempfile.TemporaryDirectory(prefix="puma-") as folder:
-        whole = PART_BLOCKS * settings.block  # so many are made, however few are asked for
+        whole = settings.part_size  # so many are made, however few are asked for
         few = min(count, whole)
         sample_pool(generator, few, Path(folder) / "warm", settings, device=device)
         begun = time.perf_counter()

@@ -25,7 +25,7 @@ from puma.progress import progress_bar
 from puma.training import load_model
 
 BLOCK = 64  # images that pass the net together: enough to keep a core busy, few enough for its cache
-PART_BLOCKS = 4  # blocks of one file of a sampling under way: what an interruption loses at most
+_PART_BLOCKS = 4  # blocks of one file of a sampling under way: what an interruption loses at most
 _IMAGE, _TARGET = 2, 3  # keep the seeds of an image's noise and of its target margin apart
 
 
@@ -56,6 +56,11 @@ class SampleConfig:
     norm: Literal["linf", "l2"] = "linf"
     precision: Literal["fp32", "bf16"] = "fp32"
     solver: SolverConfig = field(default_factory=SolverConfig)
+
+    @property
+    def part_size(self) -> int:
+        """Images of one file of a sampling under way."""
+        return _PART_BLOCKS * self.block
 
 
 def draw_noise(seed: int, indices: NDArray[np.int64] | range, image_shape: tuple[int, int, int]) -> Tensor:
@@ -247,7 +252,7 @@ class SampleWork:
     @property
     def part_size(self) -> int:
         """Images of a part."""
-        return PART_BLOCKS * self.config.block
+        return self.config.part_size
 
     def place(self, part: int) -> Path:
         """Return the file of a part."""
