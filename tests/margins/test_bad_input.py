@@ -72,8 +72,10 @@ def test_one_image() -> None:
 def test_probabilities_are_named_in_a_warning() -> None:
     problem = affine(4, count=4)
     model = nn.Sequential(problem.model, nn.Softmax(1))
-    with pytest.warns(UserWarning, match="look like probabilities"):
+    with pytest.warns(UserWarning, match="remove the final softmax"):
         measure_margins(model, problem.images, problem.labels)
+    advised = measure_margins(model[:-1], problem.images, problem.labels)  # as it says; a warning would be an error
+    assert torch.equal(advised.margin, measure_margins(problem.model, problem.images, problem.labels).margin)
 
 
 def test_randomness_is_named_in_a_warning() -> None:
