@@ -171,11 +171,23 @@ def test_a_tar_of_tars_and_a_class_map(tmp_path: Path, tars: Path) -> None:
         index_tars(tars, tmp_path / "none", ShardOptions(POLICY, class_map=ClassMap({"n7": 0}, ("a",))))
 
 
+def test_tars_joined_by_cat_are_refused(tmp_path: Path, tars: Path) -> None:
+    joined = tmp_path / "joined"
+    joined.mkdir()
+    one, two = sorted(tars.glob("*.tar"))[:2]
+    (joined / one.name).write_bytes(one.read_bytes() + two.read_bytes())
+    place = one.stat().st_size
+    with pytest.raises(PumaError, match=rf"goes on behind its end mark, with another archive at byte {place:,}; .*"):
+        index_tars(joined, tmp_path / "out", OPTIONS)
+    (joined / one.name).write_bytes(one.read_bytes() + bytes(70_000) + b"padding of a tape".ljust(512, b"9"))
+    index_tars(joined, tmp_path / "out", OPTIONS)
+
+
 def test_a_tar_without_pictures_is_an_empty_class(tmp_path: Path, tars: Path) -> None:
     write_tar(tars / "n02b.tar", {"cut.jpg": encode(seed=0)[:50]})
     write_tar(tmp_path / "all.tar", {path.name: path.read_bytes() for path in sorted(tars.glob("*.tar"))})
     for source in (tars, tmp_path / "all.tar"):
-        with pytest.raises(PumaError, match=r"no image of class n02b; .* --allow-empty-class"):
+        with pytest.raises(PumaError, match=r"n02b \(left out as broken: 1, .*cut\.jpg.*\); .* --allow-empty-class"):
             index_tars(source, tmp_path / "pool", OPTIONS)
         index_tars(source, tmp_path / "pool", ShardOptions(POLICY, allow_empty_class=True, force=True))
         pool = Pool.open(tmp_path / "pool")

@@ -113,7 +113,7 @@ def test_parts_that_cannot_be(tmp_path: Path, pool: Pool) -> None:
     with pytest.raises(PumaError, match="would replace the pool"):
         save_subset(pool, tmp_path / "pool", first=1, force=True)
     (tmp_path / "ids.txt").write_text("12345\n")
-    with pytest.raises(PumaError, match=r"ids.txt names 1 samples that the pool lacks"):
+    with pytest.raises(PumaError, match=r"ids.txt names 1 samples that the pool lacks, the first is .12345.\."):
         save_subset(pool, tmp_path / "part", ids=tmp_path / "ids.txt")
     for name, content, sentence in (
         ("empty.txt", b"", "is empty"),

@@ -48,6 +48,7 @@ def iterate_members(read: ReadAt, source: str | Path, *, start: int = 0, end: in
         if len(header) < _BLOCK:
             raise PumaError(f"{source} is not a whole tar archive: it ends without an end mark; fetch it again.")
         if header == bytes(_BLOCK):
+            _refuse_more(read, source, place, end)
             return
         size = _read_number(header, source)
         flag, body = header[156:157], place + _BLOCK
@@ -74,15 +75,36 @@ def iterate_members(read: ReadAt, source: str | Path, *, start: int = 0, end: in
         place = body + -(-size // _BLOCK) * _BLOCK
 
 
+def _refuse_more(read: ReadAt, source: str | Path, place: int, end: int | None) -> None:
+    """Raise if another archive begins behind the end mark, as ``cat`` joins them: all of it would be lost silently."""
+    while end is not None and place < end and (piece := read(place, min(1 << 16, end - place))):
+        if rest := piece.lstrip(b"\0"):
+            begin = place + (len(piece) - len(rest)) // _BLOCK * _BLOCK
+            if _tells_its_sum(read(begin, _BLOCK)):
+                raise PumaError(
+                    f"{source} goes on behind its end mark, with another archive at byte {begin:,}; "
+                    "give the archives that were joined one by one, or join them with: tar --concatenate."
+                )
+            return
+        place += len(piece)
+
+
+def _tells_its_sum(header: bytes) -> bool:
+    try:
+        told = int(header[148:156].strip(b" \0") or b"0", 8)
+    except ValueError:
+        return False
+    return told == sum(header) - sum(header[148:156]) + 8 * ord(" ")
+
+
 def _read_number(header: bytes, source: str | Path) -> int:
     """Check a header's sum and return the size that it tells."""
     try:
-        told = int(header[148:156].strip(b" \0") or b"0", 8)
         field = header[124:136]
         size = int.from_bytes(field[1:], "big") if field[0] & 0x80 else int(field.strip(b" \0") or b"0", 8)
     except ValueError:
-        told, size = -1, 0
-    if told != sum(header) - sum(header[148:156]) + 8 * ord(" "):
+        field, size = b"", 0
+    if not field or not _tells_its_sum(header):
         raise PumaError(f"{source} is not a whole tar archive: a header's checksum is wrong; fetch it again.")
     return size
 

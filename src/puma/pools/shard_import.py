@@ -3,23 +3,21 @@
 An import reads headers and labels and writes an index; pictures are glanced at, and decoded only if ``check`` says so.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puma.errors import PumaError
 from puma.files import open_regular
-from puma.pools.archives import TarMember, check_member_name, iterate_members, read_at, tell_compression
 from puma.pools.decode_workers import try_decode_rows
-from puma.pools.decoding import DecodePolicy, check_picture, is_picture
-from puma.pools.parquet_pages import PAGE, ValuePlace, find_codec
+from puma.pools.decoding import DecodePolicy
+from puma.pools.parquet_pages import PAGE, find_codec
 from puma.pools.shards import (
     INDEX,
     SHARDS_FORMAT,
@@ -29,21 +27,16 @@ from puma.pools.shards import (
     open_shards,
     write_shards,
 )
+from puma.pools.tar_scan import MOST_CLASSES, FoundPicture, Label, Warn, open_plain, scan_tar, scan_webdataset
 from puma.pools.writer import Chunk, NpyAppender, PoolPart, new_folder, write_description, write_pool
 from puma.progress import Advance, progress_bar
 
 if TYPE_CHECKING:
     from puma.pools.superclasses import ClassMap
 
-_LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json
-_MOST_CLASSES = 1 << 20  # without names: labels beyond are damage
-_LABEL_KEYS = ("label", "cls", "class")  # in a .json, the first that is there
 _BUFFER = 1 << 16  # rows of the index that are written in one go
 _CHUNK = 512  # pictures that are decoded in one go
 _FILES = ("index.npy", "pages.npy", "sample_id.npy", "keys.txt", "keys_end.npy", "shards.json")
-
-Label = int | str
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -77,14 +70,6 @@ class ShardOptions:
     held_out: int = 0
 
 
-class FoundPicture(NamedTuple):
-    """A picture of a shard: its key, its label, its place."""
-
-    key: str
-    label: Label
-    place: ValuePlace
-
-
 @dataclass
 class ImportedPool:
     """What came of an import: broken pictures and why, and how many a class map has left out."""
@@ -103,9 +88,9 @@ def index_tars(source: Path, out: Path, options: ShardOptions) -> ImportedPool:
     empty: list[str] = []
 
     def scan(path: Path, name: str, warn: Warn) -> Iterator[FoundPicture]:
-        with _open_plain(path) as file:
+        with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
-            found = _scan_tar(file, path, Path(name).stem, 0, size, options, warn, empty)
+            found = scan_tar(file, path, Path(name).stem, 0, size, options.policy, warn, empty)
             yield from found if options.part == "all" else _take_part(found, options)
 
     return _import_shards(tars, scan, out, options, empty=empty)
@@ -124,8 +109,8 @@ def index_webdataset(sources: Sequence[Path], out: Path, options: ShardOptions, 
     """Index WebDataset shards: a picture and a ``.cls`` or ``.json`` for every key."""
 
     def scan(path: Path, name: str, warn: Warn) -> Iterator[FoundPicture]:  # noqa: ARG001
-        with _open_plain(path) as file:
-            yield from _scan_webdataset(file, path, label_key, options, warn)
+        with open_plain(path) as file:
+            yield from scan_webdataset(file, path, label_key, options.policy, warn)
 
     return _import_shards(list_shards(sources, ".tar"), scan, out, options)
 
@@ -172,119 +157,6 @@ def list_shards(sources: Sequence[Path], suffix: str) -> list[Path]:
     return found
 
 
-def _open_plain(path: Path) -> IO[bytes]:
-    kind = tell_compression(path)
-    if kind is not None:
-        raise PumaError(f"{path} is packed by {kind}, so pictures cannot be read in place; unpack it first.")
-    return open_regular(path, "a tar")
-
-
-def _scan_tar(
-    file: IO[bytes],
-    path: Path,
-    label: str,
-    start: int,
-    end: int,
-    options: ShardOptions,
-    warn: Warn,
-    empty: list[str],
-) -> Iterator[FoundPicture]:
-    """Find the pictures of a tar; the label of one that holds neither pictures nor tars is added to ``empty``."""
-
-    def read(offset: int, size: int) -> bytes:
-        return read_at(file.fileno(), offset, size)
-
-    holds = False
-    for member in iterate_members(read, path, start=start, end=end):
-        check_member_name(member.name, path)
-        if member.kind == "file" and member.name.endswith(".tar") and not start:
-            holds = True
-            yield from _scan_tar(file, path, Path(member.name).stem, member.offset, member.offset + member.size,
-                                 options, warn, empty)  # fmt: skip
-        elif is_picture(member.name) and _is_whole(member, read, path, options.policy, warn):
-            holds = True
-            yield FoundPicture(f"{label}/{member.name}", label, ValuePlace(member.offset, member.size))
-    if not holds:
-        empty.append(label)
-
-
-def _is_whole(member: TarMember, read: Any, path: Path, policy: DecodePolicy, warn: Warn) -> bool:
-    """Glance at a picture; what is wrong with it is noted."""
-    reason: str | None = f"a {member.kind}, not a file"
-    if member.kind == "file":
-        reason = check_picture(read, member.offset, member.size, policy)
-    if reason is not None and member.kind != "folder":
-        warn(f"{path.name}: {member.name} ({reason})")
-    return reason is None
-
-
-def _scan_webdataset(
-    file: IO[bytes], path: Path, label_key: str, options: ShardOptions, warn: Warn
-) -> Iterator[FoundPicture]:
-    def read(offset: int, size: int) -> bytes:
-        return read_at(file.fileno(), offset, size)
-
-    def finish(key: str, members: list[TarMember]) -> Iterator[FoundPicture]:
-        pictures = [member for member in members if is_picture(member.name)]
-        if not pictures:
-            return
-        if len(pictures) > 1:
-            raise PumaError(f"{path}: {key!r} has {len(pictures)} pictures; a sample may have one.")
-        label = _read_label(members, read, path, key, label_key)
-        if label is None:
-            warn(f"{path.name}: {key} (no label: neither {key}.cls nor a label in {key}.json)")
-        elif _is_whole(pictures[0], read, path, options.policy, warn):
-            yield FoundPicture(key, label, ValuePlace(pictures[0].offset, pictures[0].size))
-
-    key, members = "", list[TarMember]()
-    for member in iterate_members(read, path, end=os.fstat(file.fileno()).st_size):
-        check_member_name(member.name, path)
-        if member.kind == "folder":
-            continue
-        folder, slash, base = member.name.rpartition("/")
-        own = folder + slash + base.partition(".")[0]
-        if own != key:
-            yield from finish(key, members)
-            key, members = own, []
-        members.append(member)
-    yield from finish(key, members)
-
-
-def _read_label(
-    members: Sequence[TarMember], read: Callable[[int, int], bytes], path: Path, key: str, label_key: str
-) -> Label | None:
-    """Return the label of a sample: the content of its .cls, or a field of its .json."""
-    by_suffix = {member.name.rpartition(".")[2].lower(): member for member in members if member.kind == "file"}
-    for suffix in ("cls", "json"):
-        member = by_suffix.get(suffix)
-        if member is None:
-            continue
-        if member.size > _LARGEST_LABEL:
-            raise PumaError(f"{path}: {member.name} has {member.size:,} bytes, too many for a label.")
-        text = read(member.offset, member.size).decode("utf-8", "replace").strip()
-        if suffix == "cls":
-            return _parse_label(text, f"{path}: {member.name}")
-        try:
-            told = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise PumaError(f"{path}: {member.name} is not JSON ({error}).") from error
-        for name in (label_key,) if label_key else _LABEL_KEYS:
-            if isinstance(told, dict) and name in told:
-                return _parse_label(told[name], f"{path}: {name!r} of {key!r}")
-    return None
-
-
-def _parse_label(value: Any, what: str) -> Label:
-    """Labels are whole numbers from 0 on, or names."""
-    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 10:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise PumaError(f"{what} must be a whole number or a name, got {value!r:.60}.")
-    if isinstance(value, int) and not 0 <= value < _MOST_CLASSES:
-        raise PumaError(f"{what} must lie in 0..{_MOST_CLASSES - 1}, got {value}.")
-    return value
-
-
 def _import_shards(
     paths: Sequence[Path],
     scan: Scan,
@@ -309,7 +181,7 @@ def _import_shards(
             known.setdefault(label, len(known))
         class_names, labels = _name_labels(known, options, folder, done)
         write_shards(folder, root, shards)
-        part = PoolPart((), class_names, len(labels), options.origin, options.allow_empty_class)
+        part = PoolPart((), class_names, len(labels), options.origin, options.allow_empty_class, left_out=done.broken)
         if options.check or options.pack:
             _decode_all(folder, part, options, done)
         if not options.pack:
@@ -403,8 +275,8 @@ def _name_labels(
         names = options.class_map.class_names
         place = {label: options.class_map.labels.get(str(label), -1) for label in known}
     elif numbers:
-        if max(numbers) >= _MOST_CLASSES:
-            raise PumaError(f"labels must lie in 0..{_MOST_CLASSES - 1}, got {max(numbers)}.")
+        if max(numbers) >= MOST_CLASSES:
+            raise PumaError(f"labels must lie in 0..{MOST_CLASSES - 1}, got {max(numbers)}.")
         names = tuple(options.class_names or (str(label) for label in range(max(numbers) + 1)))
         if max(numbers) >= len(names):
             raise PumaError(f"labels must lie in 0..{len(names) - 1} for {len(names)} classes, got {max(numbers)}.")
@@ -463,9 +335,7 @@ def _decode_all(folder: Path, part: PoolPart, options: ShardOptions, done: Impor
     with progress_bar(f"decode {done.out.name}", count, unit="pictures", enabled=options.progress) as advance:
         if options.pack:
             (folder / "packed").mkdir()
-            write_pool(
-                folder / "packed", PoolPart(decode(), part.class_names, count, part.origin, part.allow_empty_class)
-            )
+            write_pool(folder / "packed", replace(part, chunks=decode(), count=count))
         else:
             for _ in decode():
                 pass

@@ -50,9 +50,10 @@ def save_subset(
         chosen &= np.isin(pool.labels, [pool.class_names.index(name) for name in classes])
     if ids is not None:
         wanted = read_ids(ids, pool.sample_id)
-        absent = wanted[~np.isin(wanted, pool.sample_id)]
+        absent = np.flatnonzero(~np.isin(wanted, pool.sample_id))
         if len(absent):
-            raise PumaError(f"{ids} names {len(absent):,} samples that the pool lacks, the first has id {absent[0]}.")
+            first_absent = _name_line(Path(ids), int(absent[0]), int(wanted[absent[0]]))
+            raise PumaError(f"{ids} names {len(absent):,} samples that the pool lacks, the first is {first_absent}.")
         chosen &= np.isin(pool.sample_id, wanted)
     rows = np.flatnonzero(chosen)
     if first is not None:
@@ -77,7 +78,7 @@ def read_ids(path: str | Path, known: NDArray[np.int64] | None = None) -> NDArra
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise PumaError(f"{path} must hold whole numbers (n,), it holds {ids.dtype} {ids.shape}.")
         return np.asarray(ids, dtype=np.int64)
-    lines = [line for line in read_bytes(path, "a list of ids or keys", _LARGEST_LIST).splitlines() if line.strip()]
+    lines = _read_lines(path)
     if not lines:
         raise PumaError(f"{path} is empty; expected an id or a key a line.")
     keyed = np.array([hash_key(line) for line in lines], dtype=np.int64)
@@ -88,3 +89,12 @@ def read_ids(path: str | Path, known: NDArray[np.int64] | None = None) -> NDArra
         ):
             return np.array(numbers, dtype=np.int64)
     return keyed
+
+
+def _read_lines(path: Path) -> list[bytes]:
+    return [line for line in read_bytes(path, "a list of ids or keys", _LARGEST_LIST).splitlines() if line.strip()]
+
+
+def _name_line(path: Path, row: int, sample_id: int) -> str:
+    """Name a sample as its list does: by the line, or by its number in an .npy."""
+    return f"id {sample_id}" if path.suffix == ".npy" else repr(_read_lines(path)[row].decode("utf-8", "replace"))

@@ -40,7 +40,8 @@ ReadImage = Callable[[int], bytes]
 class PoolPart:
     """What one pool is written from: chunks of (images NHWC uint8, labels), about ``count`` in all.
 
-    ``description`` is what pool.json tells besides, such as the generator that made the images.
+    ``description`` is what pool.json tells besides, such as the generator that made the images; ``left_out`` says
+    which pictures of the source were broken, for a class that has none left.
     """
 
     chunks: Iterable[Chunk]
@@ -50,6 +51,7 @@ class PoolPart:
     allow_empty_class: bool | None = None  # None: the import has no flag for it
     description: Mapping[str, Any] = field(default_factory=dict)
     checksum: int | None = None  # None: of all the images, taken while they are written
+    left_out: Sequence[str] = ()
 
 
 @contextmanager
@@ -178,7 +180,8 @@ def write_description(
     if empty and not part.allow_empty_class:
         shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         flag = "" if part.allow_empty_class is None else ", or give --allow-empty-class"
-        raise PumaError(f"no image of class {shown}; complete the source{flag}.")
+        why = f" (left out as broken: {len(part.left_out):,}, the first {part.left_out[0]})" if part.left_out else ""
+        raise PumaError(f"no image of class {shown}{why}; complete the source{flag}.")
     if len(set(part.class_names)) < len(part.class_names):
         raise PumaError(f"class names must differ, got {', '.join(part.class_names)}.")
     origin = np.broadcast_to(np.asarray(part.origin, dtype=np.int8), len(labels))
