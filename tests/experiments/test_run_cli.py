@@ -1,5 +1,6 @@
 """``puma run``: data of one's own, changes, the size of the paper, bad input."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,17 @@ from safetensors.torch import save_file
 
 from conftest import Run
 from puma.experiments import EXPERIMENTS, PAPER
+from puma.experiments.presets import OWN_GENERATOR, GeneratedImages, find_setting
 from puma.experiments.results import read_results_file
+from puma.experiments.spec import GeneratedAmount, NetRole
+from puma.experiments.workspace import Workspace
+from puma.generation import GeneratorFolder
 from puma.margins import measure_margins, read_margins
 from puma.models import build
-from puma.pools import Pool, to_unit
+from puma.pools import Origin, Pool, to_unit
 from puma.pools.writer import PoolPart, write_parts
 from puma.report.experiment_record import read_record
+from puma.training import TrainConfig
 from puma.training.run_folder import RunFolder, load_model
 
 SUMMARY = {"TRADES", "PUMA 0 %", "PUMA 10 %", "PUMA 20 %", "PE 20 %, eps for all", "random 20 %"}
@@ -83,16 +89,65 @@ def test_the_papers_size_can_be_told_without_data(name: str, tmp_path: Path, pum
     assert not (tmp_path / "none").exists()
 
 
-def test_small_uses_other_real_images_as_generated_ones_and_says_so(tmp_path: Path, puma: Run) -> None:
+def test_small_real_uses_other_real_images_as_generated_ones_and_says_so(tmp_path: Path, puma: Run) -> None:
     write(tmp_path / "more/fashion-mnist-14px/train", 7050, (14, 14, 1))
     write(tmp_path / "more/fashion-mnist-14px/test", 20, (14, 14, 1))
     changes = ["--samples-seen", "512", "--test-samples", "10"]
-    code, _, err = puma("run", "tab-summary", "--rows", "TRADES", *changes, *places(tmp_path / "more"))
+    words = ["run", "tab-summary", "--preset", "small-real", "--rows", "TRADES", *changes, *places(tmp_path / "more")]
+    code, said, _ = puma(*words, "--dry-run")
+    assert (code, "generator " in said) == (0, False)
+    code, _, err = puma(*words)
     assert code == 0, err
-    folder = tmp_path / "work/experiments/tab-summary-small-fashion-mnist-14px-samples_seen-512-test_samples-10"
+    folder = tmp_path / "work/experiments/tab-summary-small-real-fashion-mnist-14px-samples_seen-512-test_samples-10"
     text = (folder / "experiment.json").read_text(encoding="utf-8")
     assert "7,000 of the 7,050 real training images are used as real ones." in text
     assert "50 other real training images play the generated ones." in text
+
+
+def test_small_makes_its_generated_images_itself(tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shorter one: the generator learns the real images alone, and is the same for trainings of another length."""
+    data = tmp_path / "data"
+    for part in ("train", "test"):
+        write(data / "fashion-mnist-14px" / part, 260, (14, 14, 1))
+    found = find_setting("small")
+    assert found.generator is not None
+    nets: dict[NetRole, TrainConfig] = {
+        "main": replace(found.nets["main"], samples_seen=512, held_out=20, batch_size=128)
+    }
+    generator = replace(found.generator, samples_seen=128, images=40, judged_by=GeneratedImages("none", 60))
+    images: dict[GeneratedAmount, GeneratedImages] = {"usual": GeneratedImages(OWN_GENERATOR, 40)}
+    short = replace(found, real=200, nets=nets, generated=images, generator=generator)
+    monkeypatch.setattr("puma.experiments.presets.SETTINGS", (short,))
+    words = ["run", "tab-summary", "--rows", "TRADES", "PUMA 20 %", "--test-samples", "10", *places(data)]
+    code, said, err = puma(*words, "--dry-run")
+    assert code == 0, err
+    assert "fashion-14px is trained first, on 128 samples of the real images" in said
+    assert "then it makes 40 images: 12 min and 0.6 s on one core; once per work folder" in said
+    assert not (tmp_path / "work").exists()
+    code, _, err = puma(*words)
+    assert code == 0, err
+    record = next((tmp_path / "work/experiments").glob("*/experiment.json"))
+    text = record.read_text(encoding="utf-8")
+    assert "200 of the 260 real training images are used as real ones." in text
+    assert "40 generated images are of a generator that was trained on the real ones alone." in text
+    (made,) = (tmp_path / "work/generators").glob("[0-9a-f]*")
+    inputs = GeneratorFolder(made).read()[1]
+    assert inputs.pool_fingerprint == Pool.open(tmp_path / "work/pools" / Path(inputs.pools[0]).name).fingerprint
+    (pool,) = (tmp_path / "work/pools").glob("generated-any-*")
+    assert set(Pool.open(pool).origin) == {Origin.GENERATED}
+    for run in (tmp_path / "work/runs").glob("[a-z]*"):
+        with_generated = [str(pool.resolve())] if "none-generated" not in run.name else []
+        assert list(RunFolder(run).read()[1].pools[1:]) == with_generated
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("images were made again")
+
+    monkeypatch.setattr("puma.experiments.generated.train_generator", never)
+    monkeypatch.setattr("puma.experiments.generated.sample_pool", never)
+    code, _, err = puma(*words, "--samples-seen", "256", "--eps", "0.03", "--model", "small-14px-narrow")
+    assert code == 0, err
+    judge = RunFolder(Workspace(tmp_path / "work", short, data).train_judge())
+    assert "stand-in-60" in judge.read()[1].pools[1]  # other images than the generator's
 
 
 def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) -> None:
@@ -106,6 +161,9 @@ def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) 
     assert code == 0, err
     (record,) = (tmp_path / "work/experiments").glob("*/experiment.json")
     assert "cifar10-generated has 30 of the 10,000 asked for." in record.read_text(encoding="utf-8")
+    (data / "cifar10-generated").rename(data / "elsewhere")
+    code, _, err = puma(*words)
+    assert (code, f"generated images are not at {data}/cifar10-generated; import them" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +173,8 @@ def test_small_takes_generated_images_where_they_are(tmp_path: Path, puma: Run) 
         ([], "name at least one experiment; puma list shows them."),
         (
             ["tab-gap", "--preset", "smal"],
-            "unknown preset 'smal'; did you mean 'small'? known: smoke, small, "
-            "paper, cifar10-eps2, cifar10-eps8, cifar10-eps2-scratch.",
+            "unknown preset 'smal'; did you mean 'small' or 'small-real'? known: smoke, small, "
+            "paper, small-real, cifar10-eps2, cifar10-eps8, cifar10-eps2-scratch.",
         ),
         (["fig1", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'?"),
         (["tab-gap", "--dataset", "cifar100"], "unknown data set of preset small 'cifar100'; did you mean 'cifar10'?"),
@@ -170,12 +228,21 @@ def test_what_cannot_be_used_is_told_before_the_work(tmp_path: Path, puma: Run) 
     assert (code, "has images of (14, 14, 1)" in err and "(28, 28, 1)" in err) == (2, True)
     for part in ("train", "test"):
         write(tmp_path / "few/cifar10" / part, 20, (32, 32, 3))
-    cifar = ["--dataset", "cifar10", "--data", str(tmp_path / "few"), "--work", str(tmp_path / "work")]
+    cifar = [
+        "--preset",
+        "small-real",
+        "--dataset",
+        "cifar10",
+        "--data",
+        str(tmp_path / "few"),
+        "--work",
+        str(tmp_path / "work"),
+    ]
     code, _, err = puma("run", "tab-gap", *cifar, "--out", str(tmp_path / "out"))
     assert (code, "of 20 training images none are left beside 11,000 real ones" in err) == (2, True)
     row = ["--rows", "widest net, most images"]
     code, _, err = puma("run", "tab-margin-model", *cifar, *row, "--out", str(tmp_path / "out"))
-    assert (code, "preset small has no net for that row" in err) == (2, True)
+    assert (code, "preset small-real has no net for that row" in err) == (2, True)
     assert not list((tmp_path / "work").glob("runs/*"))
 
 

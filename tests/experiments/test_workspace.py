@@ -157,7 +157,7 @@ def test_plans_that_differ_in_anything_are_different_files(workspace: Workspace)
 
 
 def test_stand_ins_are_other_images_than_the_real_ones(tmp_path: Path) -> None:
-    setting = replace(find_setting("small"), real=40, generated={"usual": GeneratedImages("none", 25)})
+    setting = replace(find_setting("small-real"), real=40, generated={"usual": GeneratedImages("none", 25)})
     images = np.random.default_rng(0).integers(256, size=(100, 14, 14, 1)).astype(np.uint8)
     labels = np.arange(100) % 10
     for part in ("train", "test"):

@@ -74,8 +74,9 @@ def run_experiments(
 
     Args:
         names: experiments, such as tab-summary.
-        preset: smoke (seconds, to see that it runs), small (real images, minutes to an hour), paper (needs GPUs), or
-            CIFAR-10 on a CPU, hours: cifar10-eps2 and cifar10-eps8 (from robust weights), cifar10-eps2-scratch.
+        preset: smoke (seconds, to see that it runs), small (Fashion-MNIST and images of a generator that is trained on
+            it first, minutes to an hour), small-real (other real images play the generated ones), paper (needs GPUs),
+            or CIFAR-10 on a CPU, hours: cifar10-eps2 and cifar10-eps8 (from robust weights), cifar10-eps2-scratch.
         dataset: data set of the preset, where it has several: small has fashion-mnist-14px, cifar10 and
             tiny-imagenet-20.
         seeds: repeat everything with so many seeds; one by default (perceptron figures: ten).
@@ -219,6 +220,10 @@ def list_choices() -> None:
     for name, (text, _) in RECIPES.items():
         _print_choice(name, text)
     print("\nexperiments (puma run NAME --preset smoke|small|paper); one seed, one core")
+    generator = find_setting("small").generator
+    assert generator is not None
+    minutes = generator.minutes + generator.images / generator.per_minute
+    print(f"  small first makes images of its own: {minutes:.0f} min, once per work folder")
     for name, experiment in EXPERIMENTS.items():
         _print_choice(name, experiment.title)
         print(f"      {summarise_cost(experiment)}")

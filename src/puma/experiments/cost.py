@@ -6,10 +6,11 @@ from pathlib import Path
 
 from puma.experiments.experiment_run import describe_perceptron_cost
 from puma.experiments.images import DATASETS
-from puma.experiments.presets import PRESETS, ExperimentSetting, find_setting
+from puma.experiments.presets import OWN_GENERATOR, PRESETS, ExperimentSetting, find_setting
 from puma.experiments.spec import (
     Experiment,
     GeneratedAmount,
+    GeneratorImages,
     ModelSpec,
     PerceptronFigure,
     iterate_models,
@@ -124,9 +125,37 @@ def describe_experiment(
         + (f"; autoattack on {setting.autoattack_samples:,}" if setting.autoattack_samples else ""),
         f"results      {out / experiment.name}.csv; stages in {workspace.path}, those of other experiments are reused",
     ]
+    if told := _describe_generator(experiment, setting):
+        lines.append(f"generator    {told}")
     if setting.weights:
         begin = "; trainings begin with them" if setting.begins_with_weights else ""
         lines.append(f"margins      by {workspace.library.robust_model.source} with {workspace.library.weights}{begin}")
     lines += [f"left out     {name}: {setting.shortage}" for name in left_out]
     lines += [f"missing      {sentence}" for sentence in workspace.library.list_missing(amounts)]
     return "\n".join(lines)
+
+
+def _describe_generator(experiment: Experiment, setting: ExperimentSetting) -> str:
+    """Say which generator is trained before the rows, and how long that takes; "" if they need none."""
+    models, generator = list_needed_models(experiment, setting), setting.generator
+    aimed = any(isinstance(model.generated, GeneratorImages) for model in models)
+    amounts = {model.generated for model in models if not isinstance(model.generated, GeneratorImages)}
+    asked = [setting.generated[amount] for amount in amounts if amount in setting.generated]
+    counts = {images.count for images in asked if images.pool == OWN_GENERATOR}
+    if generator is None or not (aimed or counts):
+        return ""
+    if aimed:
+        counts.add(generator.images)
+    images = " and ".join(f"{count:,}" for count in sorted(counts))
+    told = (
+        f"{generator.recipe} is trained first, on {generator.samples_seen:,} samples of the real images, told the "
+        f"margins of a model of them; then it makes {images} images"
+    )
+    told += ", and others by margin for as many passes each" if aimed else ""
+    if generator.minutes:
+        sampling = 60 * sum(counts) / generator.per_minute
+        told += (
+            f": {format_seconds(60 * generator.minutes)} and {format_seconds(sampling)} on one core"
+            f"{', without those by margin' if aimed else ''}"
+        )
+    return f"{told}; once per work folder"

@@ -204,7 +204,7 @@ def run_row(row: RowSpec, seed: int, workspace: Workspace, progress: ExperimentP
     progress.files[row.name][seed] = SeedFiles(seed, run, pools, plan, margins, evaluation)
     progress.add(row, seed, row.at, read_accuracies(evaluation), commit)
     if isinstance(model.generated, GeneratorImages):
-        judge = workspace.train_model(TRADES, 0)  # knows other images: the usual generated ones
+        judge = workspace.train_judge()
         test = workspace.find_pools(model).test
         progress.add(
             row, seed, row.at, workspace.generated_stages.describe(pools[-1], model.generated, judge, test), commit
@@ -261,7 +261,7 @@ def _record_experiment(
 ) -> None:
     """Write experiment.json; rows and seeds that have no files in this run keep those of an earlier one."""
     setting = workspace.setting
-    usual = workspace.library.find_pools("usual")
+    usual = workspace.find_pools(TRADES)
     notes = [*usual.notes, *([f"Changed from the preset: {setting.changed}."] if setting.changed else [])]
     notes += [f"Left out, since {setting.shortage}: {', '.join(left_out)}."] if left_out else []
     notes += [f"The paper: {experiment.expect}"] if experiment.expect else []

@@ -78,7 +78,7 @@ class GeneratedStages:
     def train(self) -> Path:
         """Return the generator: it is told margins, but for one in ten, so that it serves every way."""
         recipe = find_generator_recipe(self.plan.recipe)
-        config = replace(recipe, samples_seen=self.plan.samples_seen, eps=self.setting.eps)
+        config = replace(recipe, samples_seen=self.plan.samples_seen, eps=self.setting.eps, device=self._device)
         parts = [Pool.open(self.real).fingerprint, hash_file(self.margins), repr(config)]
         out = self.path / "generators" / hash_json(parts)[:10]
         with lock(out, wait=True):
@@ -89,11 +89,18 @@ class GeneratedStages:
                 resume_generator(out)
         return out
 
-    def make_pool(self, wanted: GeneratorImages) -> Path:
-        """Return a pool of such images, sampling and measuring them first."""
+    @property
+    def _device(self) -> str:
+        return self.setting.nets["main"].compute.device
+
+    def make_pool(self, wanted: GeneratorImages, images: int | None = None) -> Path:
+        """Return a pool of such images, sampling and measuring them first: as many as cost what ``images`` of any do.
+
+        Without a number, as many as the setting says.
+        """
         generator = self.train()
         solver = SolverConfig()
-        count = count_affordable(self.plan.images, len(Pool.open(self.real)), wanted.way, solver)
+        count = count_affordable(images or self.plan.images, len(Pool.open(self.real)), wanted.way, solver)
         if count < _FEWEST:
             raise PumaError(f"{self.plan.images:,} images of any margin cost less than {_FEWEST} {wanted.way} ones.")
         config = SampleConfig(seed=_SAMPLED.get(wanted.way, 0), solver=solver)
@@ -108,7 +115,7 @@ class GeneratedStages:
         sampled = self.path / "pools" / f"generated-{wanted.way}-{hash_json(made_of)[:10]}"
         with lock(sampled.with_name(f"{sampled.name}-sampling"), wait=True):  # the pool's own lock does not wait
             if not sampled.is_dir():
-                sample_pool(generator, count, sampled, config)
+                sample_pool(generator, count, sampled, config, device=self._device)
         return sampled if wanted.way != "selected" else self._select(sampled, wanted)
 
     def measure(self, pool: Path) -> Path:

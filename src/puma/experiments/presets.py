@@ -23,11 +23,15 @@ from puma.training import (
 )
 
 ALL = 0  # as a number of images
+OWN_GENERATOR = ""  # as a pool: there is none, the images are made
 
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Where the generated images of an amount come from: so many of a pool; ALL takes what it holds."""
+    """Where the generated images of an amount come from: so many of a pool; ALL takes what it holds.
+
+    ``OWN_GENERATOR`` in place of a pool has the setting's generator make them.
+    """
 
     pool: str
     count: int = ALL
@@ -38,11 +42,22 @@ class GeneratorSetting:
     """A generator of a setting's own: its recipe and length, and how many images of any margin there are.
 
     Ways that reach for a band get as many as cost the same in network passes, a backward pass counting as two.
+
+    Attributes:
+        recipe: a name of ``puma generate train --recipe``.
+        samples_seen: length of its training.
+        images: how many of any margin.
+        judged_by: what the net that judges its images learns from beside the real ones; None takes the usual images.
+        minutes: what its training took on one core.
+        per_minute: images that one core sampled in a minute.
     """
 
     recipe: str
     samples_seen: int
     images: int
+    judged_by: GeneratedImages | None = None
+    minutes: float = 0.0
+    per_minute: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +79,14 @@ class ExperimentSetting:
         real: so many of the real training images are used; ALL takes every one.
         generated: where the generated images come from, by amount. If that pool is not there, the real images that
             are not used play their part, as far as ``stands_in`` allows it. Empty trains on real images alone.
+            ``OWN_GENERATOR`` has the setting's generator make them.
         stands_in: see ``generated``.
         nets: the configuration of training, by the net's role; a row whose net is not here is left out.
         evaluation: the attacks on test images.
         method: how margins are measured.
         changed: what the user changed, in words.
+        before: the setting as it was before, but for the device; None if nothing was changed. Images of our own are
+            made by it, so that they are the same at any length of training.
         own: the user's pools, in place of a data set's.
         weights: file in the data folder with the weights of a robust net, which margins are measured with; "" trains
             the margin model first.
@@ -88,6 +106,7 @@ class ExperimentSetting:
     stands_in: bool = True
     method: str = "deepfool"
     changed: str = ""
+    before: "ExperimentSetting | None" = None
     own: OwnImages | None = None
     weights: str = ""
     begins_with_weights: bool = False
@@ -195,6 +214,43 @@ def _set_cifar10(
     )
 
 
+def _set_fashion(
+    preset: str, generated: Mapping[GeneratedAmount, GeneratedImages], generator: GeneratorSetting | None = None
+) -> ExperimentSetting:
+    """Return a setting of 7,000 real images of Fashion-MNIST and of generated ones."""
+    return ExperimentSetting(
+        preset=preset,
+        dataset="fashion-mnist-14px",
+        real=7000,
+        generated=generated,
+        nets=_on_nets(
+            _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
+        ),
+        evaluation=EvaluationConfig(max_samples=5000, masking_samples=0),
+        generator=generator,
+        minutes={"main": 1.5, "second": 1.1, "third": 3.0, "wide": 3.0},
+    )
+
+
+def _set_small_cifar10(preset: str, *, stands_in: bool) -> ExperimentSetting:
+    """Return a setting of 11,000 real images of CIFAR-10 and generated ones from elsewhere."""
+    return ExperimentSetting(
+        preset=preset,
+        dataset="cifar10",
+        real=11_000,
+        generated={
+            "few": GeneratedImages("cifar10-generated", 2500),
+            "usual": GeneratedImages("cifar10-generated", 10_000),
+            "many": GeneratedImages("cifar10-generated", 39_000),
+            "most": GeneratedImages("cifar10-generated", 39_000),
+        },
+        nets=_on_nets(_CIFAR, main="small-32px", second="resnet4b", third="resnet18-slim", wide="resnet18-slim"),
+        evaluation=EvaluationConfig(max_samples=2000, masking_samples=0),
+        stands_in=stands_in,
+    )
+
+
+_OTHER_FASHION = GeneratedImages("fashion-mnist-14px-generated", 20_000)
 PRESETS = ("smoke", "small", "paper")  # those of every experiment; the others are of one data set
 SETTINGS: tuple[ExperimentSetting, ...] = (
     ExperimentSetting(
@@ -220,36 +276,17 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
         generator=GeneratorSetting("digits-8px", 6_400, 640),
         minutes={"main": 0.04, "second": 0.04, "third": 0.04, "wide": 0.04, "widest": 0.04},
     ),
-    ExperimentSetting(
-        preset="small",
-        dataset="fashion-mnist-14px",
-        real=7000,
-        generated={
-            "few": GeneratedImages("fashion-mnist-14px-generated", 5000),
-            "usual": GeneratedImages("fashion-mnist-14px-generated", 20_000),
-            "many": GeneratedImages("fashion-mnist-14px-generated", 53_000),
-            "most": GeneratedImages("fashion-mnist-14px-generated", 53_000),
+    _set_fashion(
+        "small",
+        {
+            "few": GeneratedImages(OWN_GENERATOR, 3000),
+            "usual": GeneratedImages(OWN_GENERATOR, 12_000),
+            "many": GeneratedImages(OWN_GENERATOR, 30_000),
+            "most": GeneratedImages(OWN_GENERATOR, 30_000),
         },
-        nets=_on_nets(
-            _FASHION, main="small-14px", second="small-14px-narrow", third="small-14px-wide", wide="small-14px-wide"
-        ),
-        evaluation=EvaluationConfig(max_samples=5000, masking_samples=0),
-        generator=GeneratorSetting("fashion-14px", 560_000, 12_000),
-        minutes={"main": 1.5, "second": 1.1, "third": 3.0, "wide": 3.0},
+        GeneratorSetting("fashion-14px", 560_000, 12_000, _OTHER_FASHION, minutes=12, per_minute=4000),
     ),
-    ExperimentSetting(
-        preset="small",
-        dataset="cifar10",
-        real=11_000,
-        generated={
-            "few": GeneratedImages("cifar10-generated", 2500),
-            "usual": GeneratedImages("cifar10-generated", 10_000),
-            "many": GeneratedImages("cifar10-generated", 39_000),
-            "most": GeneratedImages("cifar10-generated", 39_000),
-        },
-        nets=_on_nets(_CIFAR, main="small-32px", second="resnet4b", third="resnet18-slim", wide="resnet18-slim"),
-        evaluation=EvaluationConfig(max_samples=2000, masking_samples=0),
-    ),
+    _set_small_cifar10("small", stands_in=False),
     ExperimentSetting(
         preset="paper",
         dataset="cifar10",
@@ -284,6 +321,16 @@ SETTINGS: tuple[ExperimentSetting, ...] = (
         method="fast",
         images="imagenet",
     ),
+    _set_fashion(  # other real images play the generated ones
+        "small-real",
+        {
+            "few": GeneratedImages("fashion-mnist-14px-generated", 5000),
+            "usual": _OTHER_FASHION,
+            "many": GeneratedImages("fashion-mnist-14px-generated", 53_000),
+            "most": GeneratedImages("fashion-mnist-14px-generated", 53_000),
+        },
+    ),
+    _set_small_cifar10("small-real", stands_in=True),
     _set_cifar10("cifar10-eps2", _RESNET4B, weights="robust_cifar10_eps2.safetensors", minutes=14),
     _set_cifar10(
         "cifar10-eps8",
@@ -352,6 +399,8 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
     """Apply a user's changes; those that move numbers are written down in ``Setting.changed``."""
     if changes.method is not None:
         find_method(changes.method)
+    before = replace(setting, nets={role: _change_config(config, SettingChanges(device=changes.device))
+                                    for role, config in setting.nets.items()})  # fmt: skip
     if changes.own is not None:
         setting = _use_own_images(setting, changes.own)
     if changes.init is not None:
@@ -394,7 +443,8 @@ def change_setting(setting: ExperimentSetting, changes: SettingChanges) -> Exper
             told[name] = f"{told[name].rpartition('/')[2]} {hash_json([told[name]])[:6]}"
     words = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
                       for name, value in told.items() if value is not None)  # fmt: skip
-    return replace(setting, nets=nets, evaluation=evaluation, method=changes.method or setting.method, changed=words)
+    method = changes.method or setting.method
+    return replace(setting, nets=nets, evaluation=evaluation, method=method, changed=words, before=before)
 
 
 def _use_own_images(setting: ExperimentSetting, own: OwnImages) -> ExperimentSetting:

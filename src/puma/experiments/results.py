@@ -51,9 +51,10 @@ class ResultOrigin:
 def name_setting(origin: ResultOrigin) -> str | None:
     """Return what pages call the setting of results: its data set or preset; None for those that they do not show.
 
-    Shown are the preset small and those of CIFAR-10, as they stand or with trainings of another length.
+    Shown are the presets small and small-real and those of CIFAR-10, as they stand or with trainings of another length.
     """
-    name = origin.dataset if origin.preset == "small" else origin.preset if origin.preset in _NAMED else None
+    own = {"small": origin.dataset, "small-real": f"{origin.dataset}, all real"}
+    name = own.get(origin.preset, origin.preset if origin.preset in _NAMED else None)
     if name is None or not origin.changed:
         return name
     length = re.fullmatch(r"samples_seen (\d+)", origin.changed)

@@ -22,7 +22,7 @@ class Claim:
     """One sentence of the paper as a comparison: ``quantity`` of ``row`` is higher than that of ``against``, say.
 
     Attributes:
-        experiment: whose results show it; its lines at the preset small and those of CIFAR-10.
+        experiment: whose results show it; its lines at the presets small, small-real and those of CIFAR-10.
         text: the claim in words.
         row: the row it is about; "" for what cannot be tested here.
         against: what it is compared with.

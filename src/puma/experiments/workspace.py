@@ -15,10 +15,11 @@ from puma.errors import PumaError
 from puma.evaluation import evaluate_pool, has_evaluation, write_evaluation
 from puma.experiments.generated import GeneratedStages
 from puma.experiments.images import ImageLibrary, SettingPools
-from puma.experiments.presets import ExperimentSetting
+from puma.experiments.presets import OWN_GENERATOR, ExperimentSetting
 from puma.experiments.results import find_commit
 from puma.experiments.spec import (
     REAL_ONLY,
+    TRADES,
     GeneratorImages,
     MarginSpec,
     ModelSpec,
@@ -76,14 +77,26 @@ class Workspace:
         """Return what a model is trained and tested on."""
         if isinstance(model.generated, GeneratorImages):
             return self.make_images(model.generated)
+        asked = self.setting.generated.get(model.generated)
+        if asked is not None and asked.pool == OWN_GENERATOR:
+            unchanged = replace(self, setting=self.setting.before or self.setting)
+            return unchanged.make_images(GeneratorImages(), asked.count)
         return self.library.find_pools(model.generated)
 
-    def make_images(self, wanted: GeneratorImages) -> SettingPools:
+    def make_images(self, wanted: GeneratorImages, images: int | None = None) -> SettingPools:
         """Return the real images and those of a generator that is trained on them first, one for all seeds."""
         real = self.library.find_pools("none")
-        images = self.generated_stages
-        note = f"generated images: {wanted.name.replace('-', ' ')}, of a generator that was trained on the real ones."
-        return SettingPools((*real.pools, images.make_pool(wanted)), real.test, (*real.notes, note))
+        pool = self.generated_stages.make_pool(wanted, images)
+        band = "" if wanted.band is None else f" ({wanted.name.replace('-', ' ')} eps)"
+        count = f"{len(Pool.open(pool)):,}"
+        note = f"{count} generated images{band} are of a generator that was trained on the real ones alone."
+        return SettingPools((*real.pools, pool), real.test, (*real.notes, note))
+
+    def train_judge(self) -> Path:
+        """Return a model that knows other images than those of the setting's generator."""
+        other = None if self.setting.generator is None else self.setting.generator.judged_by
+        setting = self.setting if other is None else replace(self.setting, generated={"usual": other})
+        return replace(self, setting=setting).train_model(TRADES, 0)
 
     @property
     def generated_stages(self) -> GeneratedStages:

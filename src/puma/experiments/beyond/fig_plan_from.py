@@ -1,6 +1,6 @@
 """When should the plan begin? All samples at eps up to a share of the training, the plan from there on.
 
-    puma run fig-plan-from --preset small --seeds 3  # 15 trainings, 23 minutes on one core
+    puma run fig-plan-from --preset small-real --seeds 3  # 15 trainings, 23 minutes on one core
 
 Also for the preset cifar10-eps2-scratch. At 1 the plan never begins, which is TRADES. Expect to read whether easy
 samples are needed first: from scratch, in a pilot of one seed and a short training, pruning them lost.

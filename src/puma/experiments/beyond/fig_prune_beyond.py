@@ -1,6 +1,6 @@
 """Is it the distance at which pruning begins that costs robustness? Up to 60 % pruned, but only beyond some eps.
 
-    puma run fig-prune-beyond --preset small --seeds 3  # 21 trainings, 32 minutes on one core
+    puma run fig-prune-beyond --preset small-real --seeds 3  # 21 trainings, 32 minutes on one core
 
 The results tell the kept share of every row. At 0 nothing limits the pruning. Expect, on Fashion-MNIST (with
 --samples-seen 50000), no loss beyond 3 eps, and robustness to fall where samples nearer to the boundary go; pruning

@@ -1,6 +1,6 @@
 """What do negative strengths do? The lowest strength that the margin may give, with and without pruning.
 
-    puma run tab-floor --preset small --seeds 3  # 24 trainings, 36 minutes on one core
+    puma run tab-floor --preset small-real --seeds 3  # 24 trainings, 36 minutes on one core
 
 Also for the presets cifar10-eps2 and cifar10-eps8. Expect a trade: on Fashion-MNIST (with --samples-seen 50000) a floor
 of 0, which helps no sample towards its label, is a point more accurate than the paper's rule and up to a point less

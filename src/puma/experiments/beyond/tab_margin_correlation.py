@@ -1,6 +1,6 @@
 """How alike the margins of different margin models are: the table of correlations that the paper left to do.
 
-    puma run tab-margin-correlation --preset small --seeds 3  # 15 trainings, 35 minutes on one core
+    puma run tab-margin-correlation --preset small-real --seeds 3  # 15 trainings, 35 minutes on one core
 
 Every pair of the margin models of tab-margin-model: rank correlation, and the share of samples that their plans keep or
 drop alike. A model is compared with itself, too, trained with another seed: what training alone changes. Expect what

@@ -1,6 +1,6 @@
 """Other ways to choose samples, a fifth of them pruned each, for as many samples seen.
 
-    puma run tab-rivals --preset small --seeds 3  # 30 trainings, 45 minutes on one core
+    puma run tab-rivals --preset small-real --seeds 3  # 30 trainings, 45 minutes on one core
 
 EasyCore keeps the samples of low input gradient, that is the easy ones, which PUMA and PE prune; CCS drops the hardest
 twentieth and covers the rest evenly; dynamic uncertainty keeps what the training is undecided about; InfoBatch leaves

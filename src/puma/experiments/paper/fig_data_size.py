@@ -1,6 +1,6 @@
 """The method at growing prune fractions, with few, the usual number of, and many generated images.
 
-    puma run fig-data-size --preset small  # 21 trainings, half an hour on one core
+    puma run fig-data-size --preset small-real  # 21 trainings, half an hour on one core
 
 Expect the paper's picture: accuracy rises up to a pruned fraction of 0.3, robustness is highest around 0.1 and falls
 sharply beyond 0.3. One seed: differences of a point are chance.

@@ -1,6 +1,6 @@
 """Margins of the training images, by two algorithms.
 
-    puma run fig-margin-distribution --preset small  # one training, 5 minutes on one core
+    puma run fig-margin-distribution --preset small-real  # one training, 5 minutes on one core
 
 Expect much the same distribution: the same fifth is negative, medians agree within 4 %. Textbook DeepFool reads
 longest; where margins are large, Algorithm 1 reads shortest.

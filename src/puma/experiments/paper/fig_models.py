@@ -1,6 +1,6 @@
 """The method at growing prune fractions, for three nets; each measures its own margins.
 
-    puma run fig-models --preset small  # 21 trainings, 40 minutes on one core
+    puma run fig-models --preset small-real  # 21 trainings, 40 minutes on one core
 
 Expect accuracy to rise up to a pruned fraction of 0.3 for the main net and hardly for the second, which here is half as
 large; robustness falls sharply beyond 0.3 for both. The third net has not been measured at this size.

@@ -1,6 +1,6 @@
 """Pruning difficult samples, over training.
 
-    puma run fig-pd --preset small  # 7 trainings, 10 minutes on one core
+    puma run fig-pd --preset small-real  # 7 trainings, 10 minutes on one core
 
 Expect PD to be less accurate throughout, as in the paper, and more robust throughout. The paper's PD is more robust in
 the first 100 to 150 epochs only; by then it has visited generated images as often as all of this training does.

@@ -1,6 +1,6 @@
 """Pruning easy samples, over training.
 
-    puma run fig-pe --preset small  # 7 trainings, 10 minutes on one core
+    puma run fig-pe --preset small-real  # 7 trainings, 10 minutes on one core
 
 Expect the paper's picture: from a fifth of training on PE is more accurate than no pruning, the more so the more is
 pruned, and less robust than random pruning of the same share.

@@ -1,6 +1,6 @@
 """Pruning by difficulty alone, at full strength: easy samples, difficult ones, both, or random ones.
 
-    puma run tab-double-pruning --preset small --seeds 3  # 15 trainings, 23 minutes on one core
+    puma run tab-double-pruning --preset small-real --seeds 3  # 15 trainings, 23 minutes on one core
 
 Expect PE to gain accuracy and lose robustness, as in the paper, and PD to lose accuracy. Other than there, PD gains two
 points of robustness, and so does PE + PD. The paper's PD does so in its first 100 to 150 epochs, when generated images

@@ -1,6 +1,6 @@
 """Eq. 2 with a smaller or larger eps than the one that is evaluated.
 
-    puma run tab-epsilon --preset small --seeds 3  # 12 trainings, 18 minutes on one core
+    puma run tab-epsilon --preset small-real --seeds 3  # 12 trainings, 18 minutes on one core
 
 Expect the paper's order: accuracy falls by about a point with each quarter of eps, robustness rises at first and then
 stays.

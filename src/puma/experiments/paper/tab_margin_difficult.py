@@ -1,6 +1,6 @@
 """Easy samples pruned by difficulty, strengths by four rules.
 
-    puma run tab-margin-difficult --preset small --seeds 3  # 18 trainings, 27 minutes on one core
+    puma run tab-margin-difficult --preset small-real --seeds 3  # 18 trainings, 27 minutes on one core
 
 Expect the paper's order: weaker attacks on samples that are always wrong gain accuracy and robustness, and the margin
 for all gains most robustness.

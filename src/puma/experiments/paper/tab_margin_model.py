@@ -1,6 +1,6 @@
 """Which model to measure margins with; among them the method's own result (iterated).
 
-    puma run tab-margin-model --preset small --seeds 3  # 27 trainings, 54 minutes on one core
+    puma run tab-margin-model --preset small-real --seeds 3  # 27 trainings, 54 minutes on one core
 
 Expect no difference between margin models of the same net, trained on real images only, on all, or iterated: over 3
 seeds they are within half a point of each other. The paper's differ by 0.7 points of accuracy. Nor does the wider net

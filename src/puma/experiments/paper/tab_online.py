@@ -1,6 +1,6 @@
 """The online method, which finds strengths during training; with the paper's fixed threshold, and with ours.
 
-    puma run tab-online --preset small --seeds 3  # 24 trainings, 40 minutes on one core
+    puma run tab-online --preset small-real --seeds 3  # 24 trainings, 40 minutes on one core
 
 Expect the online method without pruning to be a little less robust (0.4 points), as in the paper; its gain in accuracy
 is within chance. The fixed threshold does not collapse here, but gains a point of accuracy and loses three and a half

@@ -1,6 +1,6 @@
 """What to prune by, when strengths follow the margin.
 
-    puma run tab-pruning-strategies --preset small --seeds 3  # 15 trainings, 23 minutes on one core
+    puma run tab-pruning-strategies --preset small-real --seeds 3  # 15 trainings, 23 minutes on one core
 
 Expect the paper's order: with strengths by margin accuracy gains two points over random pruning however samples are
 pruned, and pruned by margin the model is the most robust.
