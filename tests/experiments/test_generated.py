@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import Run
-from puma.experiments.generated import count_affordable, share_in_band
+from puma.experiments.generated import align_edges, count_affordable, share_in_band
 from puma.experiments.results import read_results_file
 from puma.experiments.spec import GenerationWay
 from puma.generation.edm import SolverConfig
@@ -32,6 +33,16 @@ def test_what_is_in_the_band_was_found_and_lies_inside() -> None:
     status = torch.tensor([Status.CROSSED] * 5 + [Status.CAPPED])
     margins = Margins(margin, status, zeros, zeros, zeros, zeros, zeros, zeros)
     assert share_in_band(margins, (0.0, 2.0), 0.1) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("low", "high", "width"), [(-1.13, 6.02, 0.25), (-3.3, 23.9, 0.5), (0.1, 0.2, 0.25)])
+def test_bins_begin_and_end_where_bands_do(low: float, high: float, width: float) -> None:
+    edges = align_edges(np.linspace(low, high, 41))
+    assert edges[0] <= low < edges[1]
+    assert edges[-2] < high <= edges[-1]
+    assert np.diff(edges) == pytest.approx(width)
+    inside = [end for end in (0.0, 2.0, 5.0) if edges[0] <= end <= edges[-1]]
+    assert set(inside) <= set(edges.tolist())
 
 
 def test_near_images_are_made_in_three_ways(shared_work: Path, tmp_path: Path, puma: Run) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puma.drawing import COLOURS, LINE_STYLES, POOL, bin_edges, count_in_bins
 from puma.errors import PumaError, tell_missing
@@ -35,6 +36,7 @@ from puma.training import load_model
 _MEASURE = 13  # passes of a margin by deepfool: five forward and four backward ones
 _GUIDE = 3  # passes of the guide for each one of the generator: forward and backward
 _FEWEST = 16  # images that a pool must have to be worth training on
+_FINEST_BIN = 0.25  # of a histogram of margins, in multiples of eps
 _SAMPLED = {"selected": 1, "conditioned": 2, "guided": 3}  # other seeds for other ways: no image is shared
 
 
@@ -158,6 +160,17 @@ def share_in_band(margins: Margins, band: tuple[float, float], eps: float) -> fl
     return float(inside.double().mean())
 
 
+def align_edges(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return about as many equal bins over the same range whose edges are multiples of a quarter or of 0.5, 1, 2, ...
+
+    Bands of whole multiples of eps then begin and end where bins do.
+    """
+    width = _FINEST_BIN
+    while (edges[-1] - edges[0]) / width > 2 * (len(edges) - 1):
+        width *= 2
+    return width * np.arange(np.floor(edges[0] / width), np.ceil(edges[-1] / width) + 1)
+
+
 def draw_bands(margins: Mapping[GeneratorImages, Path], path: Path, eps: float) -> Path:
     """Draw a panel per band: the margins that each way got, over those of images of any margin; the band is shaded."""
     with tell_missing("report"):
@@ -167,8 +180,7 @@ def draw_bands(margins: Mapping[GeneratorImages, Path], path: Path, eps: float) 
     found = {wanted: read_margins(file).margin.double().numpy() / eps for wanted, file in margins.items()}
     asked = sorted({wanted.band for wanted in found if wanted.band is not None})
     bands: list[tuple[float, float] | None] = [*asked] or [None]
-    edges = bin_edges(np.concatenate([*found.values()]))
-    middles = (edges[:-1] + edges[1:]) / 2
+    edges = align_edges(bin_edges(np.concatenate([*found.values()])))
     figure = Figure(figsize=(5.2 * len(bands), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, band in zip(figure.subplots(1, len(bands), squeeze=False)[0], bands, strict=True):
@@ -180,7 +192,9 @@ def draw_bands(margins: Mapping[GeneratorImages, Path], path: Path, eps: float) 
                 axes.stairs(shares, edges, fill=True, color=POOL, label=label)
                 continue
             style = LINE_STYLES[(place - 1) % len(LINE_STYLES)]
-            axes.plot(middles, shares, drawstyle="steps-mid", color=COLOURS[place - 1], linestyle=style, label=label)
+            axes.stairs(
+                shares, edges, baseline=None, color=COLOURS[place - 1], linestyle=style, linewidth=1.5, label=label
+            )
         if band is not None:
             axes.axvspan(*band, color="black", alpha=0.07, linewidth=0)
             axes.set_title(f"asked for {band[0]:g} to {band[1]:g} eps", fontsize=11)
