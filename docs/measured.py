@@ -83,7 +83,27 @@ def format_images() -> str:
             f"| {row.partition(', ')[2]} | {cells[row, 'images']:,.0f} | {'' if inside is None else f'{inside:.0%}'} | "
             f"{cells[row, 'doubted_share']:.0%} | {cells[row, 'frechet']:.2f} | {gained[0]} | {gained[1]} | {seeds} |"
         )
-    return "\n".join(table)
+    return "\n\n".join(["\n".join(table), *format_pruned_images(lines, [row.partition(", ")[2] for row in rows])])
+
+
+def format_pruned_images(lines: list[ResultSummary], names: list[str]) -> list[str]:
+    """Return what PUMA makes of the same images, and what it gains over TRADES on them; nothing if not run."""
+    cells = {(line.row, line.quantity): line for line in lines if line.at is None}
+    quantities = ("clean_accuracy", "robust_accuracy")
+    table = []
+    for name in names:
+        pair = (f"TRADES, {name}", f"PUMA 20 %, {name}")
+        if (pair[1], quantities[0]) in cells:
+            shown = [" / ".join(format_percent(cells[row, quantity]) for quantity in quantities) for row in pair]
+            gained = [format_difference(lines, pair[1], pair[0], quantity) for quantity in quantities]
+            seeds = len(cells[pair[1], quantities[0]].by_seed)
+            table.append(f"| {name} | {shown[0]} | {shown[1]} | {gained[0]} | {gained[1]} | {seeds} |")
+    header = [
+        "| images | TRADES | PUMA 20 % | accuracy gained | robustness gained | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
+    said = "On the same images, PUMA against TRADES, accuracy / robustness and paired differences:"
+    return [said, "\n".join([*header, *table])] if table else []
 
 
 def format_difference(lines: list[ResultSummary], row: str, against: str, quantity: str) -> str:
