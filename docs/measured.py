@@ -29,7 +29,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "images" / "reproduce"
 _HEADLINE_SEEDS = 3  # fewer are shown with the experiment, not on the first page
 # what the place on the horizontal axis of a figure means, where it is not the pruned fraction
-_AT = {"fig-plan-from": (100, "plan from {:g} %"), "fig-prune-beyond": (1, "beyond {:g} eps")}
+_AT = {
+    "fig-plan-from": (100, "plan from {:g} %"),
+    "fig-prune-beyond": (1, "beyond {:g} eps"),
+    "fig-prune-distance": (1, "beyond {:g} eps"),
+    "fig-margin-accuracy": (1, "margins by length {:g}"),
+    "fig-label-noise": (100, "{:g} % wrong"),
+}
 _PRUNED = (100, "pruned {:g} %")
 _REAL = "fashion-mnist-14px, all real"  # the setting with the longest curves of three seeds
 _MARKS = re.compile(r"(<!-- numbers: .*? -->\n)(.*?)(<!-- end of numbers -->)", flags=re.S)

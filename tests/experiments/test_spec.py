@@ -176,6 +176,17 @@ def test_rows_beyond_the_paper_train_what_they_say() -> None:
     beyond = told("fig-prune-beyond")
     assert beyond["PUMA 60 % beyond 0 eps"] == specify_puma(0.6, by=TRADES)
     assert beyond["PUMA 60 % beyond 1.5 eps"] == ModelSpec(PlanSpec(easy=0.6, beyond=1.5, margins=by))
+    far = told("fig-prune-distance")
+    assert far["PUMA, random 20 % beyond 0 eps"] == ModelSpec(PlanSpec(random=0.2, margins=by))
+    assert far["PUMA, random 20 % beyond 2 eps"] == ModelSpec(PlanSpec(random=0.2, beyond=2.0, margins=by))
+    lengths = told("fig-margin-accuracy")
+    assert lengths["PUMA 20 %, margin model of length 1"] == specify_puma(0.2, by=TRADES)
+    short = lengths["PUMA 20 %, margin model of length 0.1"]
+    assert list(iterate_models(short)) == [ModelSpec(length=0.1), short]
+    noisy = told("fig-label-noise")["PUMA 20 %, filtered at 40 % wrong"]
+    wrong = ModelSpec(noise=0.4, filtered=True)
+    assert noisy == ModelSpec(PlanSpec(easy=0.2, margins=MarginSpec(wrong)), noise=0.4, filtered=True)
+    assert list(iterate_models(noisy)) == [REAL_ONLY, wrong, REAL_ONLY, noisy]
 
 
 def test_models_come_before_what_is_built_on_them() -> None:

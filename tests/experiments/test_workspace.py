@@ -314,3 +314,33 @@ def test_several_processes_train_and_measure(tmp_path: Path, workspace: Workspac
     pools = together.find_pools(REAL_ONLY).pools
     margins = together.measure_margins(MarginSpec(REAL_ONLY), pools, 0)
     assert len(open_scores(margins, "margin")) == len(open_pools(pools))
+
+
+def test_wrong_labels_and_the_filter_against_them(workspace: Workspace) -> None:
+    plain = Pool.open(workspace.find_pools(TRADES).pools[-1])
+    noisy_place = workspace.find_pools(ModelSpec(noise=0.4)).pools[-1]
+    noisy = Pool.open(noisy_place)
+    wrong = noisy.labels != plain.labels
+    assert int(wrong.sum()) == int(0.4 * len(plain))
+    assert torch.equal(noisy.batch(np.arange(len(noisy))).images, plain.batch(np.arange(len(plain))).images)
+    assert (
+        len({(int(right), int(told)) for right, told in zip(plain.labels[wrong], noisy.labels[wrong], strict=True)})
+        > 50
+    )
+    found = workspace.find_pools(ModelSpec(noise=0.4, filtered=True))
+    kept = Pool.open(found.pools[-1])
+    judge = load_model(workspace.train_model(REAL_ONLY, 0))
+    with torch.no_grad():
+        answers = judge(to_unit(noisy.batch(np.arange(len(noisy))).images)).argmax(1).numpy()
+    agreed = np.flatnonzero(answers == noisy.labels)
+    assert torch.equal(kept.batch(np.arange(len(kept))).images, noisy.batch(agreed).images)
+    assert np.array_equal(kept.labels, noisy.labels[agreed])
+    assert len(found.notes) == len(workspace.find_pools(TRADES).notes) + 2
+    assert workspace.find_pools(ModelSpec(generated="none", noise=0.4)) == workspace.find_pools(REAL_ONLY)
+
+
+def test_a_margin_model_may_be_trained_for_another_length(workspace: Workspace) -> None:
+    pools = workspace.find_pools(TRADES).pools
+    usual = workspace.resolve_config(TRADES, 0, pools)
+    half = workspace.resolve_config(ModelSpec(length=0.5), 0, pools)
+    assert half == replace(usual, samples_seen=usual.samples_seen // 2)

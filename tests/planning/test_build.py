@@ -153,6 +153,21 @@ def test_only_what_lies_beyond_goes_and_never_more_than_the_share(pool: Pool, ma
     assert int((~plan.keep).sum()) == 0  # the farthest lies at 3 eps
 
 
+def test_random_samples_go_only_beyond_the_distance(pool: Pool, margin: Scores) -> None:
+    values = margin.of(pool)
+    for beyond, within in ((1.0, "pool"), (2.0, "class"), (2.9, "pool")):
+        rule = PruneRule(random=0.2, beyond=beyond, within=within)  # type: ignore[arg-type]
+        dropped = ~build_plan(pool, rule, StrengthRule("margin", EPS), margin=margin).keep.numpy()
+        far = values > beyond * EPS
+        assert not (dropped & ~far).any()
+        groups = [pool.labels == label for label in np.unique(pool.labels)] if within == "class" else [far | True]
+        assert all(dropped[rows].sum() == min(rows.sum() // 5, far[rows].sum()) for rows in groups), beyond
+        if far.sum() > 40:  # drawn at random, not the farthest
+            assert values[dropped].mean() < np.sort(values)[-dropped.sum() :].mean()
+            other = build_plan(pool, replace(rule, seed=1), StrengthRule("margin", EPS), margin=margin)
+            assert not np.array_equal(~other.keep.numpy(), dropped)
+
+
 def test_beyond_goes_by_the_margin_whatever_ranks(pool: Pool, margin: Scores, difficulty: Scores) -> None:
     rule = PruneRule(easy=0.5, difficult=0.1, beyond=1.0)
     plan = build_plan(pool, rule, CONSTANT, score=difficulty, margin=margin)
@@ -241,7 +256,7 @@ def test_rows_in_another_order_make_the_same_plan(pool: Pool, margin: Scores) ->
         (NONE, StrengthRule("margin", EPS, floor=1.5), r"floor must lie in \[-1, 1\], in multiples of eps, got 1.5"),
         (NONE, StrengthRule("margin", EPS, floor=float("nan")), "floor must lie in"),
         (PruneRule(easy=0.2, beyond=3.0), CONSTANT, "pruning beyond a distance needs margins; give --margins"),
-        (PruneRule(beyond=3.0), CONSTANT, "give --prune-easy as well"),
+        (PruneRule(beyond=3.0), CONSTANT, "give --prune-easy or --prune-random as well"),
         (PruneRule(easy=0.2, beyond=-1.0), CONSTANT, "beyond must be a positive number of eps, got -1.0"),
         (PruneRule(stratified=0.6, difficult=0.4), CONSTANT, "must add up to less than 1"),
         (PruneRule(stratified=0.6, strata=0), CONSTANT, "strata must be positive, got 0"),

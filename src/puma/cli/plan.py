@@ -88,7 +88,7 @@ def write_plan(
         prune_difficult: share of the most difficult samples to drop.
         prune_random: share of samples to drop at random.
         prune_stratified: share to drop so that all ranges of the score stay covered (CCS).
-        prune_beyond: of the easy share drop only samples with a margin above so many eps.
+        prune_beyond: for being easy, or at random, drop only samples with a margin above so many eps.
         easy_threshold: drop samples easier than this score.
         difficult_threshold: drop samples as difficult as this score or more.
         within: take the shares of the whole pool, or within each class or origin.

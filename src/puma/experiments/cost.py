@@ -58,10 +58,11 @@ def estimate_experiment(experiment: Experiment, workspace: Workspace) -> Experim
     for model in models:
         config = workspace.setting.nets[model.net]
         trainings[config.model] = trainings.get(config.model, 0) + 1
-        samples += config.samples_seen
+        seen = int(model.length * config.samples_seen)
+        samples += seen
         if config not in timed:
             timed[config] = estimate_cost(config, *_describe_shape(workspace))
-        seconds += timed[config].seconds_per_sample * config.samples_seen
+        seconds += timed[config].seconds_per_sample * seen
         memory = max(memory, timed[config].memory_bytes)
         disk += _RUN_COPIES * 4 * timed[config].parameters
     return ExperimentCost(trainings, samples, seconds / 3600, memory, disk)
@@ -75,14 +76,14 @@ def summarise_cost(experiment: Experiment | PerceptronFigure) -> str:
     for preset in PRESETS:
         setting = find_setting(preset, images=experiment.images)
         models = list_needed_models(experiment, setting)
-        samples = sum(setting.nets[model.net].samples_seen for model in models)
+        samples = sum(int(model.length * setting.nets[model.net].samples_seen) for model in models)
         counts += [len(models)] if models else []
         if not models:
             told.append(f"not at {preset}")
         elif not setting.minutes:
             told.append(f"{preset} {samples / 1e6:,.0f} M samples")
         else:
-            minutes = sum(setting.minutes[model.net] for model in models)
+            minutes = sum(model.length * setting.minutes[model.net] for model in models)
             told.append(f"{preset} {60 * minutes:.0f} s" if minutes < 1 else f"{preset} {minutes:.0f} min")
     count = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{max(counts)}"
     return f"{count} {'training' if count == '1' else 'trainings'}: {', '.join(told)}"

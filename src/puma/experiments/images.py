@@ -180,15 +180,24 @@ class ImageLibrary:
         """Copy some images of a pool: those at these places of a fixed random order, so that classes are mixed."""
         rows = np.sort(np.random.default_rng(0).permutation(len(pool))[places])
 
-        def chunks() -> Iterator[Chunk]:
-            for start in range(0, len(rows), _ROWS):
-                batch = pool.batch(rows[start : start + _ROWS])
-                yield batch.images.permute(0, 2, 3, 1).numpy(), batch.labels.numpy()
-
-        part = PoolPart(chunks(), pool.class_names, len(rows), origin, allow_empty_class=True)
+        part = PoolPart(
+            _copy_rows(pool, rows, pool.labels[rows]), pool.class_names, len(rows), origin, allow_empty_class=True
+        )
         return self._make_pool(
             f"{name}-{pool.fingerprint[:8]}", lambda out: write_parts({"": part}, out, progress=True)
         )
+
+    def mislabel(self, place: Path, share: float) -> Path:
+        """Return a copy of a pool in which a random share of the images has another label, any other one."""
+        pool, rng = Pool.open(place), np.random.default_rng(1)
+        rows, labels = np.arange(len(pool)), np.array(pool.labels, dtype=np.int64)
+        wrong = rng.permutation(len(pool))[: int(share * len(pool))]
+        labels[wrong] = (labels[wrong] + rng.integers(1, pool.num_classes, len(wrong))) % pool.num_classes
+        part = PoolPart(
+            _copy_rows(pool, rows, labels), pool.class_names, len(pool), pool.origin[:], allow_empty_class=True
+        )
+        name = f"{place.name}-mislabelled-{100 * share:g}-{pool.fingerprint[:8]}"
+        return self._make_pool(name, lambda out: write_parts({"": part}, out, progress=True))
 
     def _make_pool(self, name: str, make: Callable[[Path], object]) -> Path:
         out = self.work / "pools" / name
@@ -196,6 +205,12 @@ class ImageLibrary:
             if not out.is_dir():
                 make(out)
         return out
+
+
+def _copy_rows(pool: Pool, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Iterator[Chunk]:
+    for start in range(0, len(rows), _ROWS):
+        images = pool.batch(rows[start : start + _ROWS]).images
+        yield images.permute(0, 2, 3, 1).numpy(), labels[start : start + _ROWS]
 
 
 def _list_own_pools(own: OwnImages, amount: GeneratedAmount) -> SettingPools:

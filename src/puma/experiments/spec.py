@@ -50,6 +50,9 @@ class ModelSpec:
         plan_from: share of the training after which the plan takes effect.
         soft: probability with which samples of low loss are left out for a while (InfoBatch).
         snapshots: keep averaged models on the way, for scores that look at all of the training.
+        length: samples seen, in multiples of what the setting says.
+        noise: share of the generated images that get a wrong label.
+        filtered: leave out the generated images that a model of the real ones alone calls something else.
     """
 
     plan: "PlanSpec | None" = None
@@ -59,6 +62,9 @@ class ModelSpec:
     plan_from: float = 0.0
     soft: float = 0.0
     snapshots: bool = False
+    length: float = 1.0
+    noise: float = 0.0
+    filtered: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class PlanSpec:
         margins: what margins are measured with.
         difficulty_of: the training run that difficulty is counted in.
         stratified: share to drop so that all ranges of the score stay covered.
-        beyond: drop easy samples only where their margin is above this.
+        beyond: drop easy or random samples only where their margin is above this.
         floor: lowest strength by margin.
     """
 
@@ -116,6 +122,7 @@ class PlanSpec:
     def needs_margins(self) -> bool:
         """Whether margins have to be measured for it."""
         by_margin = self.score == "margin" and bool(self.easy or self.difficult or self.stratified)
+        by_margin |= self.beyond is not None
         return by_margin or self.strength in ("margin", "margin-if-difficult")
 
     @property
@@ -267,6 +274,9 @@ def name_model(model: ModelSpec) -> str:
         words += [f"from{100 * model.plan_from:g}"] if model.plan_from else []
     words += [f"soft{100 * model.soft:g}"] if model.soft else []
     words += ["snapshots"] if model.snapshots else []
+    words += [f"length{100 * model.length:g}"] if model.length != 1 else []
+    words += [f"noise{100 * model.noise:g}"] if model.noise else []
+    words += ["filtered"] if model.filtered else []
     words += [model.net] if model.net != "main" else []
     if isinstance(model.generated, GeneratorImages):
         words.append(f"{model.generated.name}-generated")
@@ -288,6 +298,8 @@ def iterate_models(wants: ModelSpec | MarginSpec) -> Iterator[ModelSpec]:
             yield from iterate_models(wants.plan.difficulty_of)
         if wants.plan.watched is not None:
             yield from iterate_models(wants.plan.watched)
+    if wants.filtered:
+        yield REAL_ONLY
     yield wants
 
 

@@ -29,6 +29,7 @@ from puma.experiments.spec import (
     name_model,
 )
 from puma.files import Link, hash_file, hash_json, lock, read_json, write_json
+from puma.generation import SelectionConfig, filter_pool
 from puma.margins import measure_pool, warn_of_model
 from puma.models import fingerprint_model, remember_code
 from puma.planning import Plan, PruneRule, StrengthRule, build_plan
@@ -75,6 +76,29 @@ class Workspace:
 
     def find_pools(self, model: ModelSpec) -> SettingPools:
         """Return what a model is trained and tested on."""
+        found = self._find_images(model)
+        if len(found.pools) == 1 or not (model.noise or model.filtered):
+            return found
+        generated, notes = found.pools[-1], [*found.notes]
+        if model.noise:
+            generated = self.library.mislabel(generated, model.noise)
+            notes.append(f"{100 * model.noise:g} % of the generated images were given a wrong label.")
+        if model.filtered:
+            generated = self._drop_doubted(generated)
+            notes.append("generated images that a model of the real ones calls something else were left out.")
+        return replace(found, pools=(*found.pools[:-1], generated), notes=tuple(notes))
+
+    def _drop_doubted(self, generated: Path) -> Path:
+        """Return the images of a pool that a model of the real ones alone, one for all seeds, does not doubt."""
+        judge = self.train_model(REAL_ONLY, 0)
+        key = _hash_key({"pool": Pool.open(generated).fingerprint, "judge": hash_file(RunFolder(judge).model)})
+        out = self.path / "pools" / f"{generated.name}-filtered-{key}"
+        with lock(out, wait=True):
+            if not out.is_dir():
+                filter_pool(generated, out, SelectionConfig(agree_with=str(judge)))
+        return out
+
+    def _find_images(self, model: ModelSpec) -> SettingPools:
         if isinstance(model.generated, GeneratorImages):
             return self.make_images(model.generated)
         asked = self.setting.generated.get(model.generated)
@@ -147,6 +171,7 @@ class Workspace:
             config = replace(config, generated_fraction=0.0)
         if self.setting.begins_with_weights:
             config = replace(config, init=str(self.library.weights.resolve()))
+        config = replace(config, samples_seen=max(int(model.length * config.samples_seen), config.batch_size))
         config = replace(config, plan_from=model.plan_from, soft_pruning=SoftPruningConfig(model.soft))
         if model.snapshots:
             config = replace(config, snapshot_every=max(config.samples_seen // _SNAPSHOTS, 1))

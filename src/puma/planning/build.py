@@ -83,7 +83,7 @@ def make_plan(
         drop_failed: leave out samples without a score (NaN) instead of refusing them.
         seed: tells apart samples of equal score, and draws the random ones.
         norm: of eps; that of the margins, or else ``linf``.
-        prune_beyond: of the easy share drop only samples with a margin above so many eps.
+        prune_beyond: for being easy, or at random, drop only samples with a margin above so many eps.
         prune_stratified: share to drop so that all ranges of the score stay covered (CCS).
         strata: number of those ranges.
         floor: no strength by margin is lower than so many eps.
@@ -270,8 +270,9 @@ def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", 
         f"strata must be positive, got {pruning.strata}": pruning.strata > 0,
         f"beyond must be a positive number of eps, got {pruning.beyond}": pruning.beyond is None
         or (math.isfinite(pruning.beyond) and pruning.beyond > 0),
-        "beyond narrows the share of easy samples down; give --prune-easy as well": pruning.beyond is None
-        or bool(pruning.easy),
+        "beyond narrows the share of easy or random samples down; give --prune-easy or --prune-random as well": (
+            pruning.beyond is None or bool(pruning.easy or pruning.random)
+        ),
         f"floor must lie in [-1, 1], in multiples of eps, got {strength.floor}": -1 <= strength.floor <= 1,
         f"eps must be positive, got {strength.eps}": math.isfinite(strength.eps) and strength.eps > 0,
         f"gap must be finite and not negative, got {strength.gap}": math.isfinite(strength.gap) and strength.gap >= 0,

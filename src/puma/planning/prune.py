@@ -30,7 +30,8 @@ class PruneRule:
         difficult_threshold: drop samples as difficult as this score or more.
         within: take the shares of the whole ``pool``, or within each ``class`` or ``origin``.
         seed: tells apart samples of equal score, and draws the random ones.
-        beyond: of the ``easy`` share drop only samples with a margin above so many eps.
+        beyond: for being easy, or at random, drop only samples with a margin above so many eps; of the easy share
+            those that are left, at random as many as there are.
         stratified: share to drop so that all ranges of the score stay covered (CCS, see ``prune_strata``); what
             ``difficult`` drops, the hardest, comes on top.
         strata: number of ranges.
@@ -155,7 +156,7 @@ def keep_samples(
     high_is_easy: bool,
     close: Mask | None = None,
 ) -> Mask:
-    """Return which samples stay (n,); ``easiness`` is high for easy samples; ``close`` ones never go for that."""
+    """Return which samples stay (n,); ``easiness`` is high for easy samples; ``close`` ones go as difficult only."""
     wants: list[tuple[Drop, float]] = [("high", rule.easy), ("low", rule.difficult), ("random", rule.random)]
     by_score = any((rule.easy, rule.difficult, rule.stratified))
     by_score |= rule.easy_threshold is not None or rule.difficult_threshold is not None
@@ -166,7 +167,9 @@ def keep_samples(
     keep = np.ones(len(pool), dtype=bool)
     for rows in split_pool(pool, rule.within):
         for drop, fraction in wants:
-            if fraction:
+            if drop == "random" and close is not None:
+                _drop_far(keep, np.arange(len(pool))[rows], close, pool.sample_id, rule)
+            elif fraction:
                 ids = torch.from_numpy(pool.sample_id[rows])
                 stays = prune(torch.from_numpy(easiness[rows]), fraction, drop=drop, seed=rule.seed, sample_id=ids)
                 spared = close[rows] if drop == "high" and close is not None else np.False_
@@ -179,6 +182,14 @@ def keep_samples(
     if rule.difficult_threshold is not None:
         keep &= ~(easiness <= sign * rule.difficult_threshold)
     return keep
+
+
+def _drop_far(keep: Mask, rows: NDArray[np.int64], close: Mask, sample_id: NDArray[np.int64], rule: PruneRule) -> None:
+    """Drop at random a share of these rows, but none that is close."""
+    far = rows[~close[rows]]
+    count = min(math.floor(rule.random * len(rows) + 1e-9), len(far))
+    if count:
+        keep[far[_pick_by_hash(torch.from_numpy(sample_id[far]), count, rule.seed, "random").numpy()]] = False
 
 
 def _drop_strata(
