@@ -90,7 +90,7 @@ def test_import_and_show(tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPa
     out = tmp_path / "digits"
     code, said, _ = puma("data", "import", "digits", "--out", str(out))
     assert code == 0
-    assert f"{out / 'train'}: 1,433 images of 8 x 8 x 1, 10 classes" in said
+    assert f"{out / 'train'}: 1,433 real images of 8 x 8 x 1, 10 classes" in said
     code, said, _ = puma("data", "show", str(out))
     assert code == 0
     assert "origin: 364 real, 0 generated" in said
@@ -129,7 +129,7 @@ def test_broken_pictures_are_reported(tmp_path: Path, puma: Run) -> None:
     command = ["data", "import", "folder", str(tmp_path / "source"), "--size", "8", "--out", str(tmp_path / "out")]
     code, said, err = puma(*command)
     assert code == 0
-    assert "4 images of 8 x 8 x 3, 2 classes" in said
+    assert "4 real images of 8 x 8 x 3, 2 classes" in said
     assert "1 pictures could not be read and were left out" in err
     assert "ant/broken.jpg" in err
 

@@ -39,6 +39,7 @@ from puma.pools import (
 Out = Annotated[Path, arg(metavar="DIR", help="folder to write; it must not exist yet")]
 Force = Annotated[bool, arg(help="replace an existing pool")]
 OriginName = Annotated[Literal["real", "generated"], arg(help="where the images come from")]
+_GREY_TRIAL = 64  # pictures that are looked at: a coloured set has no such run of grey ones
 AllowEmpty = Annotated[bool, arg(help="accept classes without any image")]
 
 
@@ -51,7 +52,8 @@ def tell_pools(out: Path) -> None:
     for name, pool in open_inner_pools(out).items():
         place = out if is_pool(out) else out / name
         height, width, channels = pool.image_shape
-        print(f"{place}: {len(pool):,} images of {height} x {width} x {channels}, {pool.num_classes} classes")
+        origin = " and ".join(kind.name.lower() for kind in Origin if (pool.origin == kind).any())
+        print(f"{place}: {len(pool):,} {origin} images of {height} x {width} x {channels}, {pool.num_classes} classes")
     print(f"look at it with: puma data show {out}")
 
 
@@ -113,7 +115,7 @@ def import_npz(
     allow_empty_class: AllowEmpty = False,
     force: Force = False,
 ) -> None:
-    """Import an .npz of uint8 images (n, height, width, channels) and integer labels; it is streamed.
+    """Import an .npz of uint8 images (n, height, width[, channels]) and integer labels; it is streamed.
 
     Args:
         source: the .npz file, compressed or not.
@@ -136,6 +138,8 @@ def import_npz(
         allow_empty_class=allow_empty_class,
     )
     _write_pools({"": part}, out, force)
+    if origin == "generated":
+        print("they count as generated; for images that are real give --origin real")
 
 
 def import_folder(
@@ -173,6 +177,15 @@ def import_folder(
     )
     tell_broken(pictures.broken, out)
     tell_pools(out)
+    if channels == 3 and _looks_grey(Pool.open(out)):
+        print("its pictures look grey; for a net that takes one channel give --channels 1")
+
+
+def _looks_grey(pool: Pool) -> bool:
+    """Tell whether all channels are the same in a few pictures over the whole pool."""
+    step = max(len(pool) // _GREY_TRIAL, 1)
+    images = pool.batch(range(0, len(pool), step)).images
+    return bool((images == images[:, :1]).all())
 
 
 def tell_broken(broken: list[str], out: Path) -> None:
@@ -250,7 +263,8 @@ def show_pool(path: Positional[Path], /, *, picture: Path | None = None, seed: i
         check_output("--picture", picture, ".png")
     pools = open_inner_pools(path)
     own = path.resolve() if len(pools) > 1 else path.resolve().parent
-    targets = {name: picture or Path(f"{own.name}-{name}.png") for name in pools}
+    before = "" if own == Path.cwd() else f"{own.name}-"  # the folder one is in needs no name
+    targets = {name: picture or Path(f"{before}{name}.png") for name in pools}
     if picture is not None and len(pools) > 1:
         targets = {name: picture.with_stem(f"{picture.stem}-{name}") for name in pools}
     for target in targets.values():

@@ -32,6 +32,10 @@ def read_npz(
     allow_empty_class: bool | None = None,
 ) -> PoolPart:
     """Return the one part in the file; without ``class_names`` the classes are 0 to the highest label."""
+    if source.is_dir():
+        raise PumaError(
+            f"{source} is a folder, not an .npz; of pictures: puma data import folder {source} --size PIXELS."
+        )
     if not source.is_file():
         raise PumaError(f"no such file: {source}.")
     limit = len(class_names) if class_names else _MOST_CLASSES
@@ -106,10 +110,10 @@ def _arrays(source: Path, image_key: str, label_key: str) -> Iterator[tuple[_Mem
                     raise PumaError(f"{source} has no array {key!r}, {_advise_keys(archive, names)}.")
             sizes = [_unpacked_size(archive.getinfo(f"{key}.npy"), source) for key in (image_key, label_key)]
             with archive.open(f"{image_key}.npy") as images, archive.open(f"{label_key}.npy") as labels:
-                yield (
-                    _Member(images, f"{source}:{image_key}", sizes[0]),
-                    _Member(labels, f"{source}:{label_key}", sizes[1]),
-                )
+                pixels = _Member(images, f"{source}:{image_key}", sizes[0])
+                if len(pixels.shape) == 3 and pixels.dtype == np.uint8:  # grey images, as MNIST comes
+                    pixels.shape = (*pixels.shape, 1)
+                yield pixels, _Member(labels, f"{source}:{label_key}", sizes[1])
     except PumaError:
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError) as error:

@@ -24,6 +24,7 @@ from puma.progress import progress_bar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _CHUNK = 1024  # pictures decoded at a time
+_PARTS = {"train", "test", "val", "valid", "validation"}  # what datasets call their parts
 
 
 class PictureFiles:
@@ -86,6 +87,14 @@ class PictureFolder:
 
 def list_pictures(root: Path, size: int, channels: int) -> PictureFolder:
     """List the pictures of every class folder, in the order of their names."""
+    if root.is_file():
+        kind = "npz" if root.suffix == ".npz" else "tar" if root.suffix == ".tar" else ""
+        hint = (
+            f"import it with: puma data import {kind} {root}"
+            if kind
+            else "give the folder that holds the class folders"
+        )
+        raise PumaError(f"{root} is a file, not a folder; {hint}.")
     if not root.is_dir():
         raise PumaError(f"no such folder: {root}.")
     if size < 1 or channels not in (1, 3):
@@ -93,6 +102,13 @@ def list_pictures(root: Path, size: int, channels: int) -> PictureFolder:
     class_names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     if not class_names:
         raise PumaError(f"{root} has no sub-folders; expected one folder of pictures per class.")
+    if set(class_names) <= _PARTS and all(
+        any(entry.is_dir() for entry in (root / name).iterdir()) for name in class_names
+    ):
+        places = " and ".join(str(root / name) for name in class_names)
+        raise PumaError(
+            f"{root} holds parts of a dataset ({', '.join(class_names)}), not classes; import {places} each."
+        )
     names, labels = [], []
     for label, class_name in enumerate(class_names):
         files = sorted(

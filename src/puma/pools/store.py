@@ -138,6 +138,7 @@ def open_store(path: Path) -> Store:
     if not is_pool(path):
         inner = sorted(child.parent.name for child in path.glob("*/pool.json"))
         hint = f"it has pools inside: {', '.join(inner)}" if inner else "make one with: puma data import"
+        hint = f"give its folder, {path.parent}" if is_pool(path.parent) else hint
         raise PumaError(f"{path} is not a pool (no pool.json); {hint}.")
     described = read_json(path / "pool.json", "a pool's description")
     try:
