@@ -30,7 +30,13 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "x"), Exception("I/O error (os error 28)"), Exception("I/O error: x (os error 27)")]
+    "error",
+    [
+        OSError(errno.ENOSPC, "x"),
+        Exception("I/O error (os error 28)"),
+        Exception("I/O error: x (os error 27)"),
+        Exception('IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })'),  # safetensors before 0.5
+    ],
 )
 def test_a_full_disk_is_one_sentence(tmp_path: Path, error: Exception) -> None:
     with (

@@ -91,12 +91,21 @@ def _tell_why(error: Exception) -> str | None:
 
     Libraries in other languages report the system's errors as text only.
     """
-    told = re.search(r"os error (\d+)", str(error))
+    told = re.search(r"(?:os error|Os \{ code:) (\d+)", str(error))
     if told or getattr(error, "errno", None) == errno.ENOSPC:
         return os.strerror(int(told[1]) if told else errno.ENOSPC)
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return None
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise where no file can be written to ``path``, before the work is done that shall go there."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.trial")
+    with replace_atomically(beside) as partial:
+        partial.touch()
+    beside.unlink()
 
 
 def write_text(path: str | Path, text: str) -> Path:

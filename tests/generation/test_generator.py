@@ -181,6 +181,19 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(pool: Path, trained: Path,
     assert not out.exists()
 
 
+def test_what_would_be_passed_over_or_fail_in_the_end_is_refused_at_once(
+    pool: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(PumaError, match="give --margins FILE too"):
+        train_generator(dataclasses.replace(TINY, eps=0.1), [pool], out)
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr("puma.generation.image_sampling._sample_parts", lambda *_, **__: pytest.fail("it was sampled"))
+    with pytest.raises(PumaError, match=r"cannot write .*pool.npz"):
+        sample_pool(trained, 4, out, FAST, npz=tmp_path / "file" / "pool.npz")
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
 def test_the_verbs(pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--samples-seen 32 --batch-size 16 --net.width 8 --grid-every 16".split()
     main(["generate", "train", str(pool), "--dry-run", *flags])

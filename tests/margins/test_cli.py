@@ -69,3 +69,21 @@ def test_bad_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert "different norms" in refused(capsys, "margins", "show", "m.parquet", "l2.parquet")
     assert "was made from something else" in refused(capsys, *BASE, "--method", "fast")
+
+
+def test_flags_of_predicted_margins_are_never_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (["--eps", "0.1"], ["--seed", "1"], ["--prune-easy", "0.3"]):
+        assert "all samples are measured" in refused(capsys, *BASE, *flags)
+    told = "puma: 2% of the samples are measured at random first; --measure takes another share.\n"
+    with pytest.raises(SystemExit):
+        main([*BASE, "--plan-agreement", "0.9"])
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_another_seed_into_the_same_file_is_told_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([*BASE, "--measure", "1"])
+    capsys.readouterr()
+    assert "m.parquet was made from something else (seed was 0, now 1); give another --out" in refused(
+        capsys, *BASE, "--measure", "1", "--seed", "1"
+    )
+    assert "(method was predicted, now deepfool); give" in refused(capsys, *BASE)

@@ -279,8 +279,8 @@ def test_the_file_and_how_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "180 predicted" in capsys.readouterr().out
     with pytest.raises(PumaError, match="method was predicted, now deepfool"):
         measure_pool(linear_net(), pool, out)
-    with pytest.raises(PumaError, match="config was"):
-        measure_pool(linear_net(), pool, out, method="predicted")
+    with pytest.raises(PumaError, match=r"something else \(measure was 0.4, now 0.5\)"):
+        measure_pool(linear_net(), pool, out, method="predicted", predicting=PredictConfig(measure=0.5))
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,15 @@ def test_settings_that_make_no_sense(wrong: dict[str, float], sentence: str) -> 
 
 
 def test_too_few_measured_and_a_cap_are_refused() -> None:
+    before = (
+        (400, r"at least 60 measured ones; 0.02 of 400 samples is 8, give --measure 0.15 or more"),
+        (50, r"0.02 of 50 samples is 1, measure all"),
+    )
+    for count, sentence in before:  # before anything is measured: the model is not asked
+        with pytest.raises(PumaError, match=sentence):
+            measure_pool(linear_net(), image_pool(count), method="predicted")
     with pytest.raises(PumaError, match=r"at least 60 measured ones, 8 were found; .*--measure"):
-        measure_pool(linear_net(), image_pool(400), method="predicted")
+        fit_predictor(np.ones((90, len(CORE)), dtype=np.float32), np.where(np.arange(90) < 8, 1.0, np.inf))
     with pytest.raises(PumaError, match="cap cannot be predicted"):
         measure_pool(linear_net(), image_pool(400), method="predicted", cap=0.1)
 

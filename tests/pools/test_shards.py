@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puma.errors import PumaError
-from puma.files import read_json, write_json
+from puma.files import read_json, write_json, write_text
 from puma.pools import Pool
 from puma.pools.decoding import DecodePolicy, check_picture, decode_bytes
 from puma.pools.shard_import import ImportedPool, ShardOptions, index_parquet, index_tars, index_webdataset
@@ -449,6 +449,9 @@ def test_damaged_files_of_a_pool_are_one_sentence(tmp_path: Path, tars: Path) ->
         path.write_bytes(whole)
     shards = tmp_path / "pool/shards.json"
     described = read_json(shards, "shards")
+    write_text(shards, '{"root": "/", "shards": [["n01.tar", 1e999, 0, ""]]}')
+    with pytest.raises(PumaError, match=r"shards.json is damaged \(cannot convert float infinity"):
+        Pool.open(tmp_path / "pool")
     write_json(shards, {**described, "shards": [["../n01.tar", *described["shards"][0][1:]]]})
     with pytest.raises(PumaError, match="names a shard outside its root"):
         Pool.open(tmp_path / "pool")

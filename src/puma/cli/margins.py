@@ -84,6 +84,12 @@ def measure_files(
     from puma.processes import resolve_device
     from puma.training import load_model
 
+    predicts = method == "predicted" or any(asked is not None for asked in (measure, plan_agreement, strength_error))
+    usual = PredictConfig()
+    if not predicts and (prune_easy, eps, seed) != (usual.prune_easy, usual.eps, usual.seed):
+        raise PumaError(
+            "all samples are measured, so --prune-easy, --eps and --seed say nothing; they go with --measure."
+        )
     opened = open_pools(pools)
     loaded = load_model(
         model,
@@ -100,8 +106,13 @@ def measure_files(
     precision = None if autocast == "none" else getattr(torch, autocast)
     path = str(weights or model)
     task = describe_task(loaded, opened, by, norm, batch_size, cap, part_size, precision, compiled, path)
-    if method == "predicted" or any(asked is not None for asked in (measure, plan_agreement, strength_error)):
+    if predicts:
         share = PredictConfig.measure if measure is None else measure
+        if measure is None and os.environ.get("RANK", "0") == "0":
+            print(
+                f"puma: {share:.0%} of the samples are measured at random first; --measure takes another share.",
+                file=sys.stderr,
+            )
         task = predict_instead(task, PredictConfig(share, by, plan_agreement, strength_error, prune_easy, eps, seed))
     if dry_run:
         from puma.margins import estimate_measuring, format_measuring

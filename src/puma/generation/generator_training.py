@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,8 @@ def resume_generator(out: str | Path, asked: GeneratorConfig | None = None, *, s
     if asked is not None and (different := list_generator_differences(config, asked)):
         raise PumaError(f"{folder.path} was begun with other settings ({'; '.join(different)}); use another --out.")
     with join_processes(config.device) as group:
-        images = read_images(config, inputs.pools, inputs.margins)
+        told = config if inputs.margins is not None else replace(config, eps=None)
+        images = read_images(told, inputs.pools, inputs.margins)
         if images.inputs != inputs:
             raise PumaError(f"the images or margins changed since {folder.path} was begun; start with another --out.")
         state = make_state(config, inputs, group)
@@ -107,6 +108,8 @@ def read_images(
     config: GeneratorConfig, pools: Sequence[str | Path], margins: str | Path | None = None
 ) -> TrainingImages:
     """Open the pool, and the margins of its images, if any; what cannot be learnt from raises."""
+    if margins is None and config.eps is not None:
+        raise PumaError("--eps tells margins in multiples of it; give --margins FILE too, or leave --eps away.")
     pool = open_pools(pools)
     count_levels(pool.image_shape)
     counts = np.bincount(pool.labels, minlength=pool.num_classes)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from puma.attacks import find_norm
 from puma.errors import Interrupted, PumaError, tell_missing
-from puma.files import Link, lock, read_json, replace_atomically, write_checked_json, write_links
+from puma.files import Link, check_writable, lock, read_json, replace_atomically, write_checked_json, write_links
 from puma.generation.edm import SolverConfig, denoise, list_levels, solve_heun
 from puma.generation.generator_folder import Generator, GeneratorFolder, derive_seed, load_generator
 from puma.generation.guidance import Guide, check_guide
@@ -152,6 +152,8 @@ def sample_pool(
     check_sampling(count, config)
     if out.exists() and not force:
         raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
+    if npz is not None:
+        check_writable(npz)
     with join_processes(device, patient=True) as group:
         generator = load_generator(source, group.device)
         guide = _load_guide(generator, config, group.device)

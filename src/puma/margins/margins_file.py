@@ -23,6 +23,7 @@ from puma.tables import TableHead, read_columns, read_head, write_table
 
 FORMAT = "puma-margins-1"
 _WHAT = "a parquet file written by puma margins"
+_SETTING = "config."  # begins the names of a method's settings
 _COLUMNS: dict[str, pa.DataType] = {
     "sample_id": pa.int64(),
     "margin": pa.float32(),
@@ -153,13 +154,26 @@ class MarginProvenance:
 
     def tell_differences(self, described: Mapping[str, Any]) -> list[str]:
         """Say in words how a footer differs from this."""
-        ours = json.loads(json.dumps(dataclasses.asdict(self)))
-        names = {"pool": "pool", "model": "model weights"}
+        ours = _spread_settings(json.loads(json.dumps(dataclasses.asdict(self))))
+        theirs = _spread_settings(described)
+        keys = dict.fromkeys([*ours, *(key for key in theirs if key.startswith(_SETTING))])
+        if ours["method"] != theirs.get("method"):  # the settings of two methods have little in common
+            keys = {key: None for key in keys if not key.startswith(_SETTING)}
+        names = {"model": "model weights"}
         return [
-            f"{names.get(key, key)} was {_shorten(described.get(key))}, now {_shorten(value)}"
-            for key, value in ours.items()
-            if described.get(key) != value
+            f"{names.get(key, key.removeprefix(_SETTING))} was {_shorten(was)}, now {_shorten(now)}"
+            for key in keys
+            if (was := theirs.get(key)) != (now := ours.get(key))
         ]
+
+
+def _spread_settings(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is described with the settings of the method one by one: what differs can be told by its name."""
+    plain = dict(described)
+    settings = plain.pop("config", None)
+    return plain | (
+        {f"{_SETTING}{key}": value for key, value in settings.items()} if isinstance(settings, dict) else {}
+    )
 
 
 def _shorten(value: object) -> str:

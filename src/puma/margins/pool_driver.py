@@ -6,6 +6,7 @@ rank: a run that was killed and resumed, or spread over ranks, gives the same fi
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import tempfile
@@ -32,7 +33,7 @@ from puma.margins.margins_file import (
     write_margins,
 )
 from puma.margins.measure_margins import PreparedMeasurement, check_settings, name_precision, prepare_measurement
-from puma.margins.predict_select import PredictConfig
+from puma.margins.predict_select import LEAST, PredictConfig
 from puma.margins.search.methods import PREDICTED, find_method
 from puma.models import fingerprint_model
 from puma.pools import Pool, open_pools, to_unit
@@ -198,6 +199,13 @@ def predict_instead(task: PoolTask, predicting: PredictConfig | None = None) -> 
     config = dataclasses.replace(predicting or PredictConfig(), measured_by=task.provenance.method)
     if task.provenance.cap is not None:
         raise PumaError("margins up to a cap cannot be predicted; leave --cap away, or --measure.")
+    size = task.provenance.pool_size
+    if (few := math.ceil(config.measure * size)) < LEAST:
+        enough = f"give --measure {math.ceil(100 * LEAST / size) / 100:g} or more" if size > LEAST else "measure all"
+        raise PumaError(
+            f"predicting margins needs at least {LEAST} measured ones; "
+            f"{config.measure:g} of {size:,} samples is {few}, {enough}."
+        )
     provenance = dataclasses.replace(task.provenance, method=PREDICTED, config=dataclasses.asdict(config))
     described = {**task.described, **dataclasses.asdict(provenance)}
     return dataclasses.replace(task, provenance=provenance, described=described, predicting=config)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from puma.errors import PumaError, tell_missing
 from puma.margins.predict_features import CODES, CORE, Table
+from puma.margins.predict_select import LEAST
 
 Numbers = NDArray[np.float64]
-LEAST = 60  # measured samples, below which no fit is worth its name
 MOST = 50_000  # measured samples that a fit looks at: more cost minutes and gain nothing
 LEVEL = 0.9  # share of the margins that lie within the half width of their prediction
 _FOLDS = 5  # the usual number: each fit sees four fifths

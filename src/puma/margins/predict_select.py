@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from puma.errors import PumaError
 
 Numbers = NDArray[np.float64]
+LEAST = 60  # measured samples, below which no fit is worth its name
 _CHUNK = 1 << 20  # samples at a time: fifty million need no more memory than one
 _NEAR = 0.7  # held-out samples within a factor of two of the threshold speak for those there ...
 _ENOUGH = 200  # ... if there are as many as this

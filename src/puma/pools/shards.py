@@ -194,7 +194,7 @@ def open_shards(folder: Path, described: Mapping[str, Any], *, check: bool = Tru
         policy = DecodePolicy(
             int(described["image_shape"][0]), cast(Resize, described["resize"]), int(described["image_shape"][2])
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise PumaError(f"{folder / 'shards.json'} is damaged ({error}); import the pool again.") from error
     for shard in shards:
         if shard.name.startswith(("/", "\\")) or ".." in shard.name.split("/"):
