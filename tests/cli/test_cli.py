@@ -2,6 +2,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from conftest import Run
 from puma import cli
 from puma.cli import COMMANDS, load_verb
-from puma.cli.demo import compare_counts
+from puma.cli.demo import GENERATOR, compare_counts
 from puma.errors import Interrupted
 from puma.evaluation import Count
 from puma.pools import Pool
@@ -134,14 +135,35 @@ def test_broken_pictures_are_reported(tmp_path: Path, puma: Run) -> None:
     assert "ant/broken.jpg" in err
 
 
-def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("generated", "told", "pruned", "noted"),
+    [
+        (
+            False,
+            "7,433 training images (6,000 of them distorted copies of digits)",
+            "1,486",
+            "affine and elastic distort",
+        ),
+        (
+            True,
+            "2,033 training images (600 of them generated)",
+            "406",
+            "600 generated images are of a generator that was",
+        ),
+    ],
+)
+def test_demo_runs_the_whole_method_and_goes_on(
+    generated: bool, told: str, pruned: str, noted: str, tmp_path: Path, puma: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
+    monkeypatch.setattr("puma.cli.demo.GENERATOR", replace(GENERATOR, samples_seen=6400, images=600))
     command = ["demo", "--out", str(tmp_path), "--samples-seen", "4000", "--seeds", "2"]
-    code, said, err = puma(*command)
+    code, said, err = puma(*command, *(["--generated"] if generated else []))
     assert code == 0, err
+    assert ("First a generator learns the digits and makes 600 more." in said) == generated
     plan, accuracy, robustness = said.split("\n\n")[1].splitlines()
-    assert plan.startswith("Of 7,433 training images (6,000 of them distorted copies of digits)")
-    assert "prunes the 1,486 easiest" in plan
+    assert plan.startswith(f"Of {told}")
+    assert f"prunes the {pruned} easiest" in plan
     shares = {name: [float(share) for share in re.findall(r"(?:TRADES|PUMA) ([\d.]+) %", line)]
               for name, line in (("clean", accuracy), ("robust", robustness))}  # fmt: skip
     assert min(shares["clean"]) > 60
@@ -150,14 +172,16 @@ def test_demo_runs_the_whole_method_and_goes_on(tmp_path: Path, puma: Run, monke
     assert "over 2 seeds" in robustness
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "PUMA on handwritten digits" in report
-    assert "made from the training digits by affine and elastic distortion" in report
+    assert noted in report
     assert (tmp_path / "demo.txt").read_text(encoding="utf-8").strip() == said.split("\n\n")[1]
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished stage was made again")
 
     monkeypatch.setattr(training_run, "start_run", never)
-    assert puma(*command)[1] == said
+    monkeypatch.setattr("puma.experiments.generated.train_generator", never)
+    monkeypatch.setattr("puma.experiments.generated.sample_pool", never)
+    assert puma(*command, *(["--generated"] if generated else []))[1] == said
     assert (tmp_path / "thesis.txt").exists()
 
 

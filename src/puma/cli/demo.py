@@ -13,9 +13,11 @@ from tyro.conf import arg
 from puma.errors import PumaError
 from puma.evaluation import Count, EvaluationConfig, read_evaluation
 from puma.experiments import (
+    OWN_GENERATOR,
     Experiment,
     ExperimentSetting,
     GeneratedImages,
+    GeneratorSetting,
     Workspace,
     find_experiment,
     record_folder,
@@ -34,7 +36,9 @@ from puma.report import (
 )
 from puma.training import find_recipe
 
-EXTRA = 6000  # distorted digits, which play the generated images
+EXTRA = 6000  # images that play the generated ones, or are generated
+GENERATOR = GeneratorSetting("digits-8px-tiny", 120_000, EXTRA, tells_margins=False)  # learnt in half a minute
+_DISTORTED = "digits-distorted"
 SAMPLES_SEEN = 30_000  # of each training: all of it takes three minutes on two cores
 
 
@@ -43,6 +47,7 @@ def run_demo(
     out: Annotated[Path, arg(metavar="DIR", help="folder to write")] = Path("demo-output"),
     samples_seen: int = SAMPLES_SEEN,
     seeds: int = 3,
+    generated: bool = False,
     open: bool = False,
 ) -> None:
     """Run the whole method on scikit-learn's digits: about three minutes on two cores.
@@ -54,17 +59,19 @@ def run_demo(
     Args:
         samples_seen: length of each training.
         seeds: how often everything is repeated.
+        generated: let a generator learn the training digits first, and train on its images instead of distorted ones.
         open: open the report in the browser.
     """
     if samples_seen < 1 or seeds < 1:
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
     check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
-    workspace = Workspace(out, _demo_setting(samples_seen), data=out)
-    command = f"puma demo --samples-seen {samples_seen} --seeds {seeds}"
+    workspace = Workspace(out, _demo_setting(samples_seen, generated=generated), data=out)
+    command = f"puma demo --samples-seen {samples_seen} --seeds {seeds}{' --generated' if generated else ''}"
     print(
-        f"Two models for each of {seeds} seeds: TRADES, which also measures the margins, and PUMA, trained by the plan "
-        f"that follows from them; each on {samples_seen:,} samples."
+        (f"First a generator learns the digits and makes {GENERATOR.images:,} more. " if generated else "")
+        + f"Two models for each of {seeds} seeds: TRADES, which also measures the margins, and PUMA, trained by the "
+        f"plan that follows from them; each on {samples_seen:,} samples."
     )
     experiment = make_experiment()
     run_experiment(experiment, workspace, seeds, out, command=command)
@@ -84,7 +91,7 @@ def make_experiment() -> Experiment:
     return replace(summary, rows=tuple(row for row in summary.rows if row.paper is not None))
 
 
-def _demo_setting(samples_seen: int) -> ExperimentSetting:
+def _demo_setting(samples_seen: int, *, generated: bool) -> ExperimentSetting:
     digits = find_recipe("small-digits")
     config = replace(
         digits,
@@ -94,14 +101,16 @@ def _demo_setting(samples_seen: int) -> ExperimentSetting:
         evaluate_every=max(samples_seen // 8, 1),
         checkpoint_every=max(samples_seen // 4, 1),
     )
+    images = GeneratedImages(OWN_GENERATOR, GENERATOR.images) if generated else GeneratedImages(_DISTORTED, EXTRA)
     return ExperimentSetting(
-        preset="demo",
+        preset="demo-generated" if generated else "demo",
         dataset="digits",
         real=0,
-        generated={"usual": GeneratedImages("digits-distorted", EXTRA)},
+        generated={"usual": images},
         nets={"main": config},
         evaluation=EvaluationConfig(masking_samples=0),
         stands_in=False,
+        generator=GENERATOR if generated else None,
         changed="" if samples_seen == SAMPLES_SEEN else f"samples_seen {samples_seen}",
     )
 
@@ -113,8 +122,10 @@ def tell_outcome(workspace: Workspace, folder: Path) -> str:
     plan = Plan.open(ours.seeds[0].plan)
     kept = plan.strength[plan.keep]
     weaker, helped = int((kept.abs() < workspace.setting.eps * (1 - 1e-6)).sum()), int((kept < 0).sum())
+    made = workspace.setting.generated["usual"]
+    kind = "generated" if made.pool == OWN_GENERATOR else "distorted copies of digits"
     lines = [
-        f"Of {len(plan):,} training images ({EXTRA:,} of them distorted copies of digits) the plan of the first seed "
+        f"Of {len(plan):,} training images ({made.count:,} of them {kind}) the plan of the first seed "
         f"prunes the {int((~plan.keep).sum()):,} easiest; of the others it attacks {weaker:,} less strongly than eps, "
         f"and {helped:,} towards their label."
     ]

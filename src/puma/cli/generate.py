@@ -49,7 +49,8 @@ def make_generator_verb(words: Sequence[str]) -> Callable[..., None]:
         Args:
             pools: folders made by puma data import; several are put together in this order.
             out: folder of the new generator.
-            recipe: the settings to begin with: digits-8px, fashion-14px, cifar10-32px or imagenet-64px.
+            recipe: the settings to begin with: digits-8px, digits-8px-tiny, fashion-14px, cifar10-32px or
+                imagenet-64px.
             margins: margins.parquet of these pools: the net is told each image's margin and can be asked for a band.
             resume: folder of a generator to take up where its last checkpoint left it; nothing else has to be given.
             dry_run: print the settings and what training and sampling would cost; train nothing.

@@ -14,8 +14,10 @@ from puma.experiments.experiment_run import (
 )
 from puma.experiments.paper import PAPER
 from puma.experiments.presets import (
+    OWN_GENERATOR,
     ExperimentSetting,
     GeneratedImages,
+    GeneratorSetting,
     OwnImages,
     SettingChanges,
     change_setting,
@@ -28,10 +30,12 @@ from puma.experiments.workspace import Workspace
 __all__ = [
     "BEYOND",
     "EXPERIMENTS",
+    "OWN_GENERATOR",
     "PAPER",
     "Experiment",
     "ExperimentSetting",
     "GeneratedImages",
+    "GeneratorSetting",
     "OutsideModel",
     "OwnImages",
     "PerceptronFigure",

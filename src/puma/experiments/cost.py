@@ -149,8 +149,8 @@ def _describe_generator(experiment: Experiment, setting: ExperimentSetting) -> s
         counts.add(generator.images)
     images = " and ".join(f"{count:,}" for count in sorted(counts))
     told = (
-        f"{generator.recipe} is trained first, on {generator.samples_seen:,} samples of the real images, told the "
-        f"margins of a model of them; then it makes {images} images"
+        f"{generator.recipe} is trained first, on {generator.samples_seen:,} samples of the real images"
+        f"{', told the margins of a model of them' if generator.tells_margins else ''}; then it makes {images} images"
     )
     told += ", and others by margin for as many passes each" if aimed else ""
     if generator.minutes:

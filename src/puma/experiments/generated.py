@@ -60,15 +60,15 @@ class GeneratedStages:
         path: the folder of all stages.
         setting: of the experiment; it says which generator.
         real: the pool that the generator is trained on.
-        margins: its margins.
+        margins: its margins, None for a generator that is not told any.
         margin_model: the run that they were measured with.
     """
 
     path: Path
     setting: ExperimentSetting
     real: Path
-    margins: Path
-    margin_model: Path
+    margins: Path | None = None
+    margin_model: Path | None = None
 
     @property
     def plan(self) -> GeneratorSetting:
@@ -78,10 +78,12 @@ class GeneratedStages:
         return self.setting.generator
 
     def train(self) -> Path:
-        """Return the generator: it is told margins, but for one in ten, so that it serves every way."""
+        """Return the generator: if it is told margins, then but for one in ten, so that it serves every way."""
         recipe = find_generator_recipe(self.plan.recipe)
-        config = replace(recipe, samples_seen=self.plan.samples_seen, eps=self.setting.eps, device=self._device)
-        parts = [Pool.open(self.real).fingerprint, hash_file(self.margins), repr(config)]
+        config = replace(recipe, samples_seen=self.plan.samples_seen, device=self._device)
+        if self.margins is not None:
+            config = replace(config, eps=self.setting.eps)
+        parts = [Pool.open(self.real).fingerprint, self.margins and hash_file(self.margins), repr(config)]
         out = self.path / "generators" / hash_json(parts)[:10]
         with lock(out, wait=True):
             folder = GeneratorFolder(out)
@@ -90,6 +92,13 @@ class GeneratedStages:
             elif not folder.model.is_file():
                 resume_generator(out)
         return out
+
+    @property
+    def _judged(self) -> tuple[Path, Path]:
+        """The margins and the model of a generator that is told them."""
+        if self.margins is None or self.margin_model is None:
+            raise PumaError(f"the generator of preset {self.setting.preset} is not told margins; ask for any images.")
+        return self.margins, self.margin_model
 
     @property
     def _device(self) -> str:
@@ -109,11 +118,11 @@ class GeneratedStages:
         if wanted.way == "conditioned":
             config = replace(config, band=wanted.band)
         elif wanted.way == "guided":
-            guide, eps = str(self.margin_model), self.setting.eps
+            guide, eps = str(self._judged[1]), self.setting.eps
             config = replace(config, band=wanted.band, guide=guide, eps=eps, norm=self.setting.nets["main"].attack.norm)
         made_of = [load_generator(generator).fingerprint, count, repr(replace(config, guide=None))]
         if config.guide is not None:
-            made_of.append(hash_file(self.margins))  # measured with the guide
+            made_of.append(hash_file(self._judged[0]))  # measured with the guide
         sampled = self.path / "pools" / f"generated-{wanted.way}-{hash_json(made_of)[:10]}"
         with lock(sampled.with_name(f"{sampled.name}-sampling"), wait=True):  # the pool's own lock does not wait
             if not sampled.is_dir():
@@ -123,14 +132,12 @@ class GeneratedStages:
     def measure(self, pool: Path) -> Path:
         """Return the margins of generated images by the model that the band is of."""
         opened, norm = Pool.open(pool), self.setting.nets["main"].attack.norm
-        key = hash_json([opened.fingerprint, hash_file(self.margins), self.setting.method, norm])[:10]
+        margins, by = self._judged
+        key = hash_json([opened.fingerprint, hash_file(margins), self.setting.method, norm])[:10]
         out = self.path / "margins" / f"generated-{key}.parquet"
         with lock(out, wait=True):
             if not out.is_file():
-                model = load_model(self.margin_model)
-                measure_pool(
-                    model, opened, out, method=self.setting.method, norm=norm, model_path=str(self.margin_model)
-                )
+                measure_pool(load_model(by), opened, out, method=self.setting.method, norm=norm, model_path=str(by))
         return out
 
     def _select(self, sampled: Path, wanted: GeneratorImages) -> Path:

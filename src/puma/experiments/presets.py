@@ -50,6 +50,8 @@ class GeneratorSetting:
         judged_by: what the net that judges its images learns from beside the real ones; None takes the usual images.
         minutes: what its training took on one core.
         per_minute: images that one core sampled in a minute.
+        tells_margins: whether it is told the margins of a model that is trained on the real images first, which asking
+            for a band needs.
     """
 
     recipe: str
@@ -58,6 +60,7 @@ class GeneratorSetting:
     judged_by: GeneratedImages | None = None
     minutes: float = 0.0
     per_minute: float = 0.0
+    tells_margins: bool = True
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,10 @@ class Workspace:
 
     @property
     def generated_stages(self) -> GeneratedStages:
-        """The stages of images of our own; the margin model and its margins are made first."""
+        """The stages of images of our own; a generator that is told margins needs them and their model first."""
         real = self.library.find_pools("none").pools
+        if self.setting.generator is not None and not self.setting.generator.tells_margins:
+            return GeneratedStages(self.path, self.setting, real[0])
         margins = self.measure_margins(MarginSpec(REAL_ONLY), real, seed=0)
         return GeneratedStages(self.path, self.setting, real[0], margins, self.train_model(REAL_ONLY, 0))
 

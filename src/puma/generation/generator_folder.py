@@ -80,6 +80,7 @@ class GeneratorConfig:
 
 RECIPES: dict[str, GeneratorConfig] = {
     "digits-8px": GeneratorConfig(samples_seen=300_000, mirror=False, net=UNetConfig(width=32)),
+    "digits-8px-tiny": GeneratorConfig(samples_seen=120_000, lr=2e-3, mirror=False, net=UNetConfig(width=16)),
     "fashion-14px": GeneratorConfig(samples_seen=1_400_000),
     "cifar10-32px": GeneratorConfig(
         samples_seen=200_000_000,
