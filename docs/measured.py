@@ -270,15 +270,19 @@ def format_margins(name: str) -> str:
 
 
 def format_pairs(name: str) -> str:
-    """Return how alike the margins of every two rows are."""
-    lines = [line for line in list_summaries(name) if line.quantity.startswith("rank_correlation_with ")]
-    cells = {(line.row, line.quantity): line for line in list_summaries(name)}
-    table = ["| margins of | and of | rank correlation | kept or dropped alike, % | seeds |", "|---|---|---|---|---|"]
+    """Return how alike the margins of every two rows are, and at which setting."""
+    lines = list_summaries(name)
+    cells = {(line.origin, line.row, line.quantity): line for line in lines}
+    header = "| margins of | and of | rank correlation | kept or dropped alike, % | seeds | data |"
+    table = [header, "|---|---|---|---|---|---|"]
     for line in lines:
-        other = line.quantity.partition("_with ")[2]
-        plans = format_percent(cells[line.row, f"plan_agreement_with {other}"])
+        what, _, other = line.quantity.partition("_with ")
+        if what != "rank_correlation":
+            continue
+        plans = format_percent(cells[line.origin, line.row, f"plan_agreement_with {other}"])
         spread = "" if line.spread is None else f" ± {line.spread:.3f}"
-        table.append(f"| {line.row} | {other} | {line.mean:.3f}{spread} | {plans} | {len(line.by_seed)} |")
+        seeds, setting = len(line.by_seed), name_setting(line.origin)
+        table.append(f"| {line.row} | {other} | {line.mean:.3f}{spread} | {plans} | {seeds} | {setting} |")
     return "\n".join(table)
 
 
@@ -288,11 +292,37 @@ def format_percent(line: ResultSummary) -> str:
     return f"{100 * line.mean:.2f}{spread}"
 
 
+def format_precision() -> str:
+    """Return what bf16 changes against fp32, by row, with its interval over paired seeds."""
+    path = ROOT / "results" / "tab-summary.csv"
+    found: dict[str, dict[tuple[str, str], ResultSummary]] = {}
+    for line in summarise_results(read_results_file(path)):
+        if (
+            kind := re.fullmatch(r"samples_seen 50000, precision (bf16|fp32)", line.origin.changed)
+        ) and line.at is None:
+            found.setdefault(kind[1], {})[line.row, line.quantity] = line
+    table = ["| | quantity | fp32 | bf16 | difference (95 % interval) | seeds |", "|---|---|---|---|---|---|"]
+    names = {"clean_accuracy": "accuracy", "robust_accuracy": "robustness"}
+    for (row, quantity), half in found["bf16"].items():
+        if quantity in names:
+            full = found["fp32"][row, quantity]
+            judged = judge_difference(Claim("", "", row, row, quantity), "", half.by_seed, full.by_seed)
+            assert judged.difference is not None
+            assert judged.interval is not None
+            low, high = judged.interval
+            table.append(
+                f"| {row} | {names[quantity]} | {format_percent(full)} | {format_percent(half)} | "
+                f"{100 * judged.difference:+.2f} ({100 * low:+.2f} to {100 * high:+.2f}) | {len(half.by_seed)} |"
+            )
+    return "\n".join(table)
+
+
 PAGES = {
     "README.md": format_summary,
     "docs/reproduce.md": format_everything,
     "docs/verdicts.md": format_claims,
     "docs/generate.md": format_images,
+    "docs/training.md": format_precision,
     "docs/wrong-labels.md": format_labels,
 }
 

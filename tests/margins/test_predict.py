@@ -112,6 +112,20 @@ def test_half_widths_cover_as_many_as_they_promise() -> None:
             assert inside[kind].mean() == pytest.approx(level, abs=0.06)
 
 
+def test_few_witnesses_cover_as_many_as_they_promise_on_average() -> None:
+    random = np.random.default_rng(0)
+    for count in (60, 150):
+        covered = np.empty(4000)
+        for draw in range(len(covered)):  # an error of e has the rank 1 - exp(-e) among all
+            errors = random.exponential(size=count)
+            covered[draw] = 1 - np.exp(-calibrate_half_width(1 + errors, np.ones(count), np.ones(count), 0.9))
+        place = np.ceil(0.9 * (count + 1))
+        mean, spread = place / (count + 1), (0.09 / count) ** 0.5
+        assert mean >= 0.9
+        assert covered.mean() == pytest.approx(mean, abs=4 * spread / len(covered) ** 0.5)  # 54 of 60 give 0.885
+        assert covered.std() == pytest.approx(spread, rel=0.08)
+
+
 def test_too_few_calibration_samples_promise_nothing() -> None:
     assert calibrate_half_width(np.ones(5), np.ones(5), np.ones(5), 0.9) == np.inf
 
