@@ -1,107 +1,94 @@
 """Commands that read or write Parquet, run to the very end of the interpreter, many times and several at once.
 
-Threads of Arrow may still work when the interpreter ends, and abort a process whose work is done. So each command runs
-in a child of a process that has imported everything, and ends there as any Python program does, never by ``os._exit``.
-``python -m faults.endings`` is that process: a line of words in, an exit code out.
+Threads of Arrow may still work when the interpreter ends, and abort a process whose work is done. Every run is a fresh
+interpreter, as a user's is: children forked from a process that had imported everything never showed the fault where
+fresh ones did.
 """
 
 import os
-import shlex
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from dataclasses import dataclass
 
 from faults.commands import Bench
 from faults.scenarios import FaultOutcome
 
 _AT_ONCE = 4  # on two cores: threads are interrupted at any moment
+_SHORT = "--samples-seen 64 --batch-size 32 --attack.steps 1"
+_GENERATOR = "--recipe digits-8px --samples-seen 32 --batch-size 16 --net.width 8 --net.blocks 1"
 _SMALL = (
     "data distort {base}/digits/train --count 48 --out {base}/small --force",
     "margins {base}/digits/train --model {base}/run --method fast --out {base}/fast.parquet",
+    "train {base}/small --samples-seen 96 --batch-size 32 --attack.steps 1 --snapshot-every 32 --out {base}/kept",
+    f"generate train {{base}}/digits/train {_GENERATOR} --margins {{base}}/m.parquet --eps 0.1 --out {{base}}/told",
+    "plan export {base}/plan.parquet {base}/pictures --to parquet --pool {base}/digits/train",
 )
-_SHORT = "--samples-seen 64 --batch-size 32 --attack.steps 1"
 VERBS = {
     "margins": "margins {base}/small --model {base}/run --out {out}/m.parquet",
-    "margins show": "margins show {base}/m.parquet",
+    "margins show": "margins show {base}/m.parquet --picture {out}/m.png",
     "margins compare": "margins compare {base}/m.parquet {base}/fast.parquet --picture {out}/c.png",
     "margins export": "margins export {base}/m.parquet --pool {base}/digits/train --out {out}/s.csv",
     "scores cd": "scores cd {base}/run --out {out}/cd.parquet",
+    "scores dynamics": "scores dynamics {base}/kept --window 2 --out {out}/d.parquet",
     "scores el2n": "scores el2n {base}/small --nets 1 --samples-seen 32 --runs {out}/nets --out {out}/e.parquet",
     "plan": "plan {base}/digits/train --margins {base}/m.parquet --prune-easy 0.2 --eps 0.1 --out {out}/p.parquet",
     "plan show": "plan show {base}/plan.parquet",
     "plan diff": "plan diff {base}/plan.parquet {base}/plan.parquet",
     "plan export": "plan export {base}/plan.parquet {out}/p.csv",
+    "plan export to parquet": "plan export {base}/plan.parquet {out}/p --to parquet --pool {base}/digits/train",
     "train": f"train {{base}}/digits/train {_SHORT} --plan {{base}}/plan.parquet --out {{out}}/run",
+    "data import parquet": "data import parquet {base}/pictures --size 8 --channels 1 --out {out}/pool",
     "data filter": "data filter {base}/digits/train --margins {base}/m.parquet --band 0 9 --eps 0.1 --out {out}/pool",
+    "data subset": "data subset {base}/digits/train --kept-by {base}/plan.parquet --out {out}/pool",
+    "generate train": f"generate train {{base}}/digits/train {_GENERATOR} --margins {{base}}/m.parquet --eps 0.1 "
+    "--out {out}/generator",
+    "generate sample": "generate sample {base}/told --count 8 --band 0 2 --solver.steps 2 --out {out}/pool",
     "iterate": f"iterate {{base}}/small {_SHORT} --rounds 1 --out {{out}}/rounds",
     "report": "report {base}/run {base}/plan.parquet {base}/m.parquet --out {out}/r.html",
     "trace": "trace {base}/plan.parquet",
     "perceptron": "perceptron --figures eps0 --seeds 1 --dimension 20 --alphas 2 --steps 20 --jobs 1 --out {out}/study",
+    "run": "run tab-summary --preset smoke --rows TRADES --samples-seen 64 --test-samples 32 --work {out}/work "
+    "--out {out}/results --data {out}/data",
+    "demo": "demo --samples-seen 64 --seeds 1 --out {out}/demo",
 }
 
 
-def end_commands(bench: Bench, runs: int) -> Iterator[FaultOutcome]:
-    """Run each verb so many times, several at once; every exit code must be 0."""
+@dataclass(frozen=True)
+class _Ending:
+    code: int
+    said: str
+
+
+def end_commands(bench: Bench, runs: int, verbs: dict[str, str] | None = None) -> Iterator[FaultOutcome]:
+    """Run each verb so many times in interpreters of their own, several at once; every exit code must be 0."""
     for words in _SMALL:
         ended = bench.run(words)
         if ended.code:
             raise SystemExit(f"{words} fails undisturbed: {ended.said}")
-    with ExitStack() as stack:
-        servers = [stack.enter_context(start_server()) for _ in range(_AT_ONCE)]
-        for name, words in VERBS.items():
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for name, words in (verbs or VERBS).items():
             bench.clear()
-            shares: list[list[str]] = [[] for _ in servers]
             for index in range(runs):
                 (bench.out / str(index)).mkdir()
-                shares[index % _AT_ONCE].append(words.format(base=bench.base, out=bench.out / str(index)))
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                codes = Counter(code for part in pool.map(run_in_children, servers, shares) for code in part)
-            wrong = "" if codes == {"0": runs} else f"exits {dict(codes)}"
+            lines = [words.format(base=bench.base, out=bench.out / str(index)) for index in range(runs)]
+            ends = list(pool.map(run_to_the_end, lines))
+            failed = [end for end in ends if end.code]
+            wrong = f"exits {dict(Counter(end.code for end in ends))}: {failed[0].said}" if failed else ""
             yield FaultOutcome("end of the interpreter", name, f"{runs} runs, {_AT_ONCE} at once", wrong, cases=runs)
 
 
-def start_server() -> subprocess.Popen[str]:
-    """Start a process that runs commands in children."""
-    words = [sys.executable, "-m", "faults.endings"]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def run_in_children(server: subprocess.Popen[str], commands: list[str]) -> list[str]:
-    """Run commands one after the other, each in a child that ends by itself; return their exit codes."""
-    assert server.stdin is not None
-    assert server.stdout is not None
-    codes = []
-    for command in commands:
-        server.stdin.write(f"{command}\n")
-        server.stdin.flush()
-        codes.append(server.stdout.readline().strip() or "none")
-    return codes
-
-
-def serve_commands() -> list[str]:
-    """Fork a child for every line of standard input and tell its exit code; in the child return its words."""
-    while line := sys.stdin.readline():
-        process = os.fork()
-        if not process:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 0)
-            os.dup2(null, 1)
-            return shlex.split(line)
-        _, status = os.waitpid(process, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-    return []
-
-
-if __name__ == "__main__":
-    import matplotlib.figure  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-    import torch  # noqa: F401
-
-    from puma.cli import evaluate, generate, main, margins, perceptron, plan, report, train  # noqa: F401
-
-    given = serve_commands()
-    if given:
-        main(given)
+def run_to_the_end(words: str) -> _Ending:
+    """Run a command in an interpreter of its own until that has ended by itself."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "puma", *words.split()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        check=False,
+    )
+    return _Ending(ended.returncode, ended.stderr.decode(errors="replace")[-300:])

@@ -40,6 +40,10 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, as the current folder, with somebody's own files beside."""
     shutil.copytree(made, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
+    Path("other.json").write_text(f'{{"own": "{WORK}"}}', encoding="utf-8")
+    Path("tree.csv").write_text("wnid,parent,name\nn1,,one\n", encoding="utf-8")
+    Path("kept.csv").write_text("sample_id,keep,strength\n0,1,0.1\n", encoding="utf-8")
+    shutil.copy("margins.parquet", "more.parquet")
     for name in ("thesis.txt", "own.png", "own.json", "own.csv", "own.npy", "own.npz", "own.parquet", "own.html"):
         Path(name).write_text(WORK, encoding="utf-8")
     return tmp_path / "here"
@@ -72,6 +76,18 @@ EVALUATE = ["evaluate", "small-8px", "pool", "--weights", "net.pt", "--eps", "0.
         ["margins", "show", "margins.parquet", "--picture", "own.png"],
         ["margins", "show", "margins.parquet", "--histogram", "margins.parquet"],
         ["margins", "show", "margins.parquet", "--histogram", "own.json"],
+        ["margins", "show", "margins.parquet", "--histogram", "other.json"],
+        ["margins", "compare", "margins.parquet", "more.parquet", "--table", "other.json"],
+        ["margins", "compare", "margins.parquet", "more.parquet", "--picture", "own.png"],
+        ["margins", "compare", "margins.parquet", "more.parquet", "--picture", "a.png", "--heat-map", "a.png"],
+        ["margins", "export", "margins.parquet", "--pool", "pool", "--out", "kept.csv"],
+        ["margins", "export", "margins.parquet", "--pool", "pool", "--out", "s.csv", "--pictures", "pool"],
+        ["plan", "export", "plan.parquet", "tree.csv", "--force"],
+        ["plan", "export", "plan.parquet", "pool", "--to", "parquet", "--pool", "pool", "--force"],
+        ["data", "superclasses", "--classes", "2", "--tree", "tree.csv", "--source", "images", "--out", "tree.csv"],
+        ["data", "superclasses", "--classes", "5", "--out", "kept.csv"],
+        ["data", "subset", "pool", "--first", "3", "--out", "pool", "--force"],
+        ["data", "filter", "pool", "--margins", "margins.parquet", "--band", "0", "9", "--eps", "0.1", "--out", "pool"],
         ["margins", "export", "margins.parquet", "--pool", "pool", "--out", "own.csv"],
         ["data", "show", "pool", "--picture", "own.png"],
         ["data", "import", "digits", "--out", ".", "--force"],
@@ -114,6 +130,8 @@ def test_the_same_kind_is_replaced_when_it_is_asked_for(place: Path, puma: Run) 
     for _ in range(2):
         assert puma("plan", "show", "plan.parquet")[0] == 0
         assert puma("margins", "show", "margins.parquet", "--histogram", "h.json")[0] == 0
+        assert puma("margins", "compare", "margins.parquet", "more.parquet", "--table", "t.json")[0] == 0
+        assert puma("data", "superclasses", "--classes", "5", "--out", "classes.csv")[0] == 0
         assert puma("margins", "export", "margins.parquet", "--pool", "pool", "--out", "s.csv", "--lowest", "5")[0] == 0
         assert puma("data", "show", "pool")[0] == 0
     assert Path("here-pool.png").is_file()

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from margins.problems import smooth_net
 from puma.cli import main
 from puma.errors import PumaError
-from puma.margins import Margins, Status, compare_margins, measure_pool
+from puma.margins import Margins, PredictConfig, Status, compare_margins, measure_pool
 from puma.margins.compare import compare_columns, rank_correlation
 from puma.margins.measuring_cost import estimate_measuring
 from puma.margins.pool_driver import describe_task, predict_instead
@@ -114,7 +114,7 @@ def test_the_cost_is_counted_from_a_trial() -> None:
     assert whole.backwards == pytest.approx(float(exact.backwards.sum()), rel=0.15)
     assert whole.seconds > 0
     assert whole.memory_bytes > 50 << 20
-    some = estimate_measuring(predict_instead(task))
-    assert some.measured == 6
+    some = estimate_measuring(predict_instead(task, PredictConfig(measure=0.2)))
+    assert some.measured == 60
     assert 300 < some.forwards < whole.forwards
     assert some.seconds < whole.seconds

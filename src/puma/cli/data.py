@@ -231,9 +231,10 @@ def list_superclasses(
         out: write the class of every id to this .csv, for --class-map.
         picture: draw the tree and the sizes of the classes to this .png.
     """
-    for flag, path, suffix in (("--out", out, ".csv"), ("--picture", picture, ".png")):
-        if path is not None:
-            check_output(flag, path, suffix)
+    if out is not None:
+        check_output("--out", out, ".csv", inputs=[tree], starts=b"wnid,class,")
+    if picture is not None:
+        check_output("--picture", picture, ".png")
     if tree is not None and source is None:
         raise PumaError("--tree needs --source: the published counts belong to the shipped tree.")
     class_tree, counts = read_published_tree()

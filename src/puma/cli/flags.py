@@ -167,12 +167,12 @@ _BEGINNINGS: dict[str, tuple[bytes, ...]] = {
     ".pdf": (b"%PDF",),
     ".svg": (b"<",),
     ".json": (b"{",),
-    ".csv": (b"wnid", b"sample_id", b'"sample_id"', b"filepath"),
+    ".csv": (b"sample_id", b'"sample_id"'),
     ".npy": (b"\x93NUMPY",),
     ".npz": (b"PK",),
     ".parquet": (b"PAR1",),
 }
-_LONGEST = max(len(start) for starts in _BEGINNINGS.values() for start in starts)
+_LONGEST = 64  # bytes; longer than any of them
 
 
 def check_output(
@@ -182,13 +182,14 @@ def check_output(
     inputs: Iterable[Path | None] = (),
     table: Callable[[Path], object] | None = None,
     content: str = "",
+    starts: bytes = b"",
     force: bool = True,
 ) -> None:
     """Raise unless a file may be written to ``out``: nothing is replaced but a file of the same kind, no input ever.
 
     ``suffixes`` are those that the name may have, ``content`` is that of what is written where the name may have
-    another; ``table`` reads tables of the kind that is written and raises on others. Without ``force`` nothing is
-    replaced at all.
+    another; ``table`` reads tables of the kind that is written and raises on others, ``starts`` is how such a file
+    begins where the suffix is that of several kinds. Without ``force`` nothing is replaced at all.
     """
     if suffixes and out.suffix not in suffixes:
         raise PumaError(f"{flag} must end in {' or '.join(suffixes)}, got {out.name!r}.")
@@ -200,11 +201,11 @@ def check_output(
         raise PumaError(f"{flag} {out} is what is read; choose another name.")
     if not force:
         raise PumaError(f"{out} exists already; choose another name for {flag}, or give --force to replace it.")
-    if not _is_of_kind(out, content or out.suffix, table):
+    if not _is_of_kind(out, content or out.suffix, table, starts):
         raise PumaError(f"{flag} {out} is a file of another kind; it is not replaced, choose another name.")
 
 
-def _is_of_kind(out: Path, suffix: str, table: Callable[[Path], object] | None) -> bool:
+def _is_of_kind(out: Path, suffix: str, table: Callable[[Path], object] | None, starts: bytes) -> bool:
     """Tell by its content whether a file is what its name says; an empty one may be anything."""
     if not out.is_file():  # a link to nowhere, a pipe, a device
         return False
@@ -218,9 +219,11 @@ def _is_of_kind(out: Path, suffix: str, table: Callable[[Path], object] | None) 
         except PumaError:
             return False
         return True
+    if starts:
+        return beginning.startswith(starts)
     if suffix in _BEGINNINGS:
         return beginning.startswith(_BEGINNINGS[suffix])
-    return not any(beginning.startswith(starts) for starts in _BEGINNINGS.values())
+    return not any(beginning.startswith(known) for known in _BEGINNINGS.values())
 
 
 def find_value(flag: str, words: Sequence[str]) -> str | None:

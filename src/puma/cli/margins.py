@@ -172,7 +172,7 @@ def show_margins(
     target = picture or files[0].with_suffix(".png")
     check_output("--picture", target, ".png", inputs=files)
     if histogram is not None:
-        check_output("--histogram", histogram, ".json", inputs=files)
+        check_output("--histogram", histogram, ".json", inputs=files, starts=b'{\n "edges"')
     tables = {_short_name(path, files): read_margins(path) for path in files}
     check_radius(eps, "--eps", norm=next(iter(tables.values())).made_from["norm"])
     for name, table in tables.items():
@@ -217,13 +217,15 @@ def compare_margin_files(
         save_comparisons,
     )
 
-    for flag, path, suffix in (
-        ("--picture", picture, ".png"),
-        ("--heat-map", heat_map, ".png"),
-        ("--table", table, ".json"),
+    for flag, path, suffix, starts in (
+        ("--picture", picture, ".png", b""),
+        ("--heat-map", heat_map, ".png", b""),
+        ("--table", table, ".json", b'{\n "pairs"'),
     ):
         if path is not None:
-            check_output(flag, path, suffix, inputs=files)
+            check_output(flag, path, suffix, inputs=files, starts=starts)
+    if heat_map is not None and picture is not None and heat_map.resolve() == picture.resolve():
+        raise PumaError(f"--picture and --heat-map are both {picture}; choose another name for one.")
     if len(set(files)) < len(files):
         raise PumaError("a file is given twice; every file is compared with the others only.")
     tables = {_short_name(path, files): read_margins(path) for path in files}
@@ -272,7 +274,7 @@ def export_suspects(
 
     if not files:
         raise PumaError("give at least one margins file.")
-    check_output("--out", out, ".csv", inputs=files)
+    check_output("--out", out, ".csv", inputs=files, starts=b"filepath,")
     opened = open_pools(pool)
     tables = [read_margins(path) for path in files]
     suspects = find_suspects(tables, opened, lowest)

@@ -153,6 +153,8 @@ def sample_pool(
     if out.exists() and not force:
         raise PumaError(f"{out} exists already; choose another --out, or give --force to replace it.")
     if npz is not None:
+        if Path(npz).resolve().is_relative_to(out.resolve()):
+            raise PumaError(f"--npz {npz} lies in the pool --out {out}; choose another place for it.")
         check_writable(npz)
     with join_processes(device, patient=True) as group:
         generator = load_generator(source, group.device)

@@ -6,6 +6,7 @@ nets that were not trained on a sample, and several of them, tell more. ``docs/w
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +186,9 @@ def _draw_files(suspects: Suspects, pool: Pool, folder: Path) -> list[str]:
         from PIL import Image
     if folder.exists() and not folder.is_dir():
         raise PumaError(f"--pictures {folder} is a file; name a folder.")
+    found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if others := [name for name in found if not re.fullmatch(r"-?\d+\.png", name)]:
+        raise PumaError(f"--pictures {folder} holds other things than samples ({others[0]}); name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     places = []
     for row, known in zip(suspects.position, _name_files(suspects, pool), strict=True):
