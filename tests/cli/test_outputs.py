@@ -134,7 +134,7 @@ def test_the_same_kind_is_replaced_when_it_is_asked_for(place: Path, puma: Run) 
         assert puma("data", "superclasses", "--classes", "5", "--out", "classes.csv")[0] == 0
         assert puma("margins", "export", "margins.parquet", "--pool", "pool", "--out", "s.csv", "--lowest", "5")[0] == 0
         assert puma("data", "show", "pool")[0] == 0
-    assert Path("here-pool.png").is_file()
+    assert Path("pool.png").is_file()
     assert not list(Path("pool").glob("*.png"))  # looking at a pool leaves it as it is
 
 
