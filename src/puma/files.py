@@ -102,10 +102,13 @@ def _tell_why(error: Exception) -> str | None:
 def check_writable(path: str | Path) -> None:
     """Raise where no file can be written to ``path``, before the work is done that shall go there."""
     path = Path(path)
-    beside = path.with_name(f".{path.name}.trial")
-    with replace_atomically(beside) as partial:
-        partial.touch()
-    beside.unlink()
+    trial = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise PumaError(f"cannot write {path}: {error.strerror or error}; choose another place.") from error
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -298,9 +298,19 @@ def score_by_el2n(
         dry_run: say what it would cost; train nothing.
     """
     from puma.scores import score_el2n
-    from puma.training import RunFolder, ensure_run, estimate_cost, find_recipe, format_cost, load_model, load_samples
+    from puma.training import (
+        RunFolder,
+        check_place_of_runs,
+        ensure_run,
+        estimate_cost,
+        find_recipe,
+        format_cost,
+        load_model,
+        load_samples,
+    )
 
     check_output("--out", out, ".parquet", table=_read_scores_head, force=force)
+    check_place_of_runs("--runs", runs)
     if nets < 1:
         raise PumaError(f"EL2N needs at least one net, got {nets}.")
     settings = replace(

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from puma.cli.flags import find_value, format_settings, name_settings
 from puma.errors import PumaError
 from puma.models import trust_code as trusting
-from puma.training import RunFolder, TrainConfig, check_train_config, config_to_dict, find_recipe
+from puma.training import RunFolder, TrainConfig, check_place_of_runs, check_train_config, config_to_dict, find_recipe
 
 if TYPE_CHECKING:
     from puma.planning import Plan
@@ -168,6 +168,7 @@ def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:
         del recipe  # it has chosen the defaults of the settings
         if rounds < 1:
             raise PumaError(f"give at least one round, got {rounds}.")
+        check_place_of_runs("--out", out)
         pool = open_pools(pools)
         pruning, strength = PruneRule(easy=prune_easy), StrengthRule("margin", settings.attack.eps, gap)
         check_rules(pruning, strength, settings.attack.norm)

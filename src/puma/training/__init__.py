@@ -17,7 +17,7 @@ from puma.training.losses import trades_loss
 from puma.training.outcomes import score_difficulty, score_snapshots
 from puma.training.recipes import RECIPES, find_recipe
 from puma.training.run import Run, create_run, ensure_run, make_model, resume_run, start_run, train
-from puma.training.run_folder import RunFolder, RunInputs, find_init, load_model
+from puma.training.run_folder import RunFolder, RunInputs, check_place_of_runs, find_init, load_model
 
 __all__ = [
     "RECIPES",
@@ -32,6 +32,7 @@ __all__ = [
     "SoftPruningConfig",
     "TrainConfig",
     "TrainingCost",
+    "check_place_of_runs",
     "check_train_config",
     "config_to_dict",
     "create_run",

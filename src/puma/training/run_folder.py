@@ -35,6 +35,7 @@ from puma.models import (
     read_state_dict,
 )
 from puma.models import trust_code as trusting
+from puma.pools import is_pool
 from puma.training.config import TrainConfig, config_from_dict, config_to_dict
 
 FORMAT = "puma-run-1"
@@ -380,3 +381,11 @@ def make_net(name: str, num_classes: int, channels: int) -> nn.Module:
     if name.startswith("<"):
         raise PumaError(f"the net {name} of this run was given as a module; call puma.train with it again.")
     return call_model_function(name) if ":" in name else build(name, num_classes, channels=channels)
+
+
+def check_place_of_runs(flag: str, folder: Path) -> None:
+    """Raise where runs cannot have their folders: in a pool or another run, which stay as they are, or in a file."""
+    kind = "a pool" if is_pool(folder) else "a run" if RunFolder(folder).is_run() else ""
+    kind = "a file" if folder.exists() and not folder.is_dir() else kind
+    if kind:
+        raise PumaError(f"{flag} {folder} is {kind}; choose another folder for the runs.")
