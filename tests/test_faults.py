@@ -9,8 +9,10 @@ from unittest import mock
 import pytest
 from faults import scenarios
 from faults.commands import SETUP, Bench, Command
+from faults.endings import VERBS, run_to_the_end
 from faults.scenarios import FaultOutcome, find_command
 
+from puma.cli import COMMANDS, find_verb
 from puma.training.checkpoint import save_checkpoint
 
 pytestmark = pytest.mark.skipif(
@@ -83,3 +85,10 @@ def test_a_full_disk_is_one_sentence(bench: Bench) -> None:
 def test_two_at_once(bench: Bench) -> None:
     outcomes = list(scenarios.start_two(bench, random.Random(0), 1, ("margins", "plan")))
     assert tell_lost(outcomes) == []
+
+
+def test_endings_are_told_as_they_are() -> None:
+    assert run_to_the_end("--version").code == 0
+    ended = run_to_the_end("plan show nowhere")
+    assert (ended.code, "nowhere" in ended.said) == (2, True)
+    assert {find_verb(words.split()) for words in VERBS.values()} <= set(COMMANDS)

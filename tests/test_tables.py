@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,28 @@ def test_a_table_comes_back(tmp_path: Path, name: bytes) -> None:
     values = read_columns(path, COLUMNS, "scores")
     assert values["sample_id"].tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
     np.testing.assert_array_equal(values["score"][:5], make_table(5)["score"].to_numpy())
+
+
+def test_arrow_never_holds_a_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a thread of Arrow frees while the interpreter ends aborts a process whose work is done."""
+    given: list[object] = []
+
+    class Reader(pq.ParquetFile):
+        def __init__(self, source: Any, **options: Any) -> None:
+            given.append(source)
+            super().__init__(source, **options)
+
+    class Writer(pq.ParquetWriter):
+        def __init__(self, where: Any, *values: Any, **options: Any) -> None:
+            given.append(where)
+            super().__init__(where, *values, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", Reader)
+    monkeypatch.setattr(pq, "ParquetWriter", Writer)
+    path = write_table(tmp_path / "a.parquet", SCHEMA, [make_table(5)], {})
+    read_head(path, "scores")
+    read_columns(path, COLUMNS, "scores")
+    assert [type(file) for file in given] == [pa.OSFile] * 3
 
 
 def test_every_flipped_bit_in_the_values_is_found(tmp_path: Path) -> None:
