@@ -222,7 +222,7 @@ def test_the_command(make_pool: MakePool, puma: Run, tmp_path: Path) -> None:
     source, out = str(tmp_path / "source"), str(tmp_path / "extra")
     code, printed, _ = puma("data", "distort", source, "--out", out, "--count", "100", "--seed", "5")
     assert code == 0
-    assert "extra: 100 images of 6 x 5 x 3, 4 classes" in printed
+    assert "extra: 100 generated images of 6 x 5 x 3, 4 classes" in printed
     pool = Pool.open(out)
     assert (pool.origin == Origin.GENERATED).all()
     assert len(Pool.open(source) + pool) == 140
