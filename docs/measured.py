@@ -63,11 +63,18 @@ def format_summary() -> str:
     finals = [final for final in list_finals("tab-summary") if int(final[2]["seeds"]) >= _HEADLINE_SEEDS]
     if any(setting.startswith("cifar10-") for setting, *_ in finals):  # the preset small has too small a net for it
         finals = [final for final in finals if final[0] != "cifar10"]
+    whole = {setting for setting, *_ in finals}  # what was also run at half the length is shown with the experiment
+    finals = [final for final in finals if _name_whole(final[0]) not in whole - {final[0]}]
     lines = [
         f"| {row} | {dataset} | {ours['clean_accuracy']} | {ours['robust_accuracy']} | {ours['seeds']} |"
         for dataset, row, ours, _ in finals
     ]
     return "\n".join([header, *lines])
+
+
+def _name_whole(setting: str) -> str:
+    """Return the name of a setting without the length that its trainings were cut to."""
+    return re.sub(r", [\d,]+ samples seen$", "", setting)
 
 
 def format_images() -> str:
