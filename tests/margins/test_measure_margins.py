@@ -93,7 +93,7 @@ def test_counts_are_passes_of_each_sample() -> None:
     model.register_forward_hook(lambda *_: calls.__setitem__("forward", calls["forward"] + 1))
     result = measure_margins(model, images, labels)
     right = result.margin > 0
-    assert (result.backwards[right] >= 4).all()
+    assert (result.backwards[right] >= 3).all()
     assert (result.forwards >= 1 + 2 + 1).all()
     assert result.forwards.float().mean() < 15
 

@@ -17,9 +17,9 @@ from puma.files import UNKNOWN_HASH
 from puma.margins.margins_file import MarginProvenance, Margins
 from puma.margins.search.engine import Arrival, Rows, SearchMethod, Status, run_search
 from puma.margins.search.line_search import Box
-from puma.margins.search.methods import SearchSetting, find_method
+from puma.margins.search.methods import SearchSetting, find_method, make_ready
 from puma.margins.search.network import Network
-from puma.models import frozen, prepare_model
+from puma.models import frozen
 from puma.progress import progress_bar
 
 _EXAMPLES = 8  # images that a model is tried on first
@@ -172,13 +172,13 @@ def prepare_measurement(
     device, dtype = find_placement(model)
     examples = examples[:_EXAMPLES].to(device, dtype)
     with frozen(model), torch.random.fork_rng():
-        classes = examine_model(model, examples, pool_classes)
-        search = prepare_model(model, examples)
-        if compiled and search is not model:
-            search.compile()
-        network = Network(search, model, tuple(examples.shape[1:]), autocast, find_logit_scale(model, examples))
-        box = Box(float(bounds[0]), float(bounds[1]))
-        setting = SearchSetting(network, find_norm(norm), box, classes, cap, network.to_rows(examples))
+        logits = examine_model(model, examples, pool_classes)
+        classes, scale = logits.shape[1], find_logit_scale(logits)
+        search, kept = make_ready(model, examples, logits, compiled=compiled)
+        network = Network(search, model, tuple(examples.shape[1:]), autocast, scale)
+        box, chosen = Box(float(bounds[0]), float(bounds[1])), find_norm(norm)
+        known = kept.recall(chosen.name, box, autocast, scale)
+        setting = SearchSetting(network, chosen, box, classes, cap, network.to_rows(examples), known)
         yield PreparedMeasurement(setting, find_method(method).assemble(setting), device, dtype)
 
 
@@ -270,20 +270,19 @@ def find_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return first.device, first.dtype
 
 
-@torch.no_grad()
-def find_logit_scale(model: nn.Module, examples: Tensor) -> float:
+def find_logit_scale(logits: Tensor) -> float:
     """Return 1, or for logits near the ends of fp32's range the power of two that brings them near 1.
 
     Multiplying by it is exact and changes no prediction.
     """
-    largest = float(model(examples).abs().amax()) if len(examples) else 1.0
+    largest = float(logits.abs().amax()) if len(logits) else 1.0
     if not math.isfinite(largest) or largest == 0 or 2.0**-_PLAIN_BITS < largest < 2.0**_PLAIN_BITS:
         return 1.0
     return float(2.0 ** max(-_MOST_BITS, min(_MOST_BITS, -round(math.log2(largest)))))
 
 
-def examine_model(model: nn.Module, examples: Tensor, classes: int | None = None) -> int:
-    """Run a few images through the model, warn of what spoils margins, and return the number of its classes.
+def examine_model(model: nn.Module, examples: Tensor, classes: int | None = None) -> Tensor:
+    """Run a few images through the model, warn of what spoils margins, and return their logits.
 
     ``classes`` is how many the images are of, where that is known.
     """
@@ -312,7 +311,7 @@ def examine_model(model: nn.Module, examples: Tensor, classes: int | None = None
             "the model's logits have no gradient to the pixels; does forward use no_grad, detach, numpy or rounding?"
         )
     _warn_of_outputs(model, logits.detach(), examples)
-    return logits.shape[1]
+    return logits.detach()
 
 
 @torch.no_grad()

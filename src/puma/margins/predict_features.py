@@ -89,7 +89,7 @@ def open_reader(model: nn.Module, examples: Tensor) -> Iterator[PassReader]:
     device, dtype = find_placement(model)
     examples = examples.to(device, dtype)
     with frozen(model), torch.random.fork_rng():
-        classes = examine_model(model, examples)
+        classes = examine_model(model, examples).shape[1]
         caught: list[Tensor] = []
         head = _find_head(model, examples, classes)
         width = head.in_features if head is not None else classes

@@ -2,7 +2,14 @@
 
 from puma.models.architectures import ARCHITECTURES, build, count_parameters, name_architecture
 from puma.models.ema import EmaConfig, copy_for_ema, update_ema
-from puma.models.prepare import BatchNormMode, fingerprint_model, fold_batchnorm, frozen, prepare_model
+from puma.models.prepare import (
+    BatchNormMode,
+    fingerprint_model,
+    fold_batchnorm,
+    frozen,
+    gives_same_logits,
+    prepare_model,
+)
 from puma.models.source import call_model_function, load_named_model, normalize_model
 from puma.models.trust import check_code, find_code, remember_code, trust_code, trust_code_from_now_on
 from puma.models.weights import load_weights, read_state_dict, read_tensors, save_tensors
@@ -20,6 +27,7 @@ __all__ = [
     "fingerprint_model",
     "fold_batchnorm",
     "frozen",
+    "gives_same_logits",
     "load_named_model",
     "load_weights",
     "name_architecture",

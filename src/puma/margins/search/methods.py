@@ -1,10 +1,19 @@
-"""The methods by name."""
+"""The methods by name, and what is made ready once for a model and kept for the next call.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+That is its faster copy, and what searches learnt of it. A call compares the weights by their hash and the copy's logits
+of a few images with the model's, so a model that was trained further, or whose ``forward`` answers otherwise, is made
+ready anew. What is kept goes when the model goes.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from puma.attacks import Norm
 from puma.errors import unknown_name
@@ -12,8 +21,18 @@ from puma.margins.search.deepfool import DEEPFOOL, TIGHT, DeepFoolConfig, assemb
 from puma.margins.search.engine import SearchMethod
 from puma.margins.search.line_search import Box
 from puma.margins.search.network import Network
-from puma.margins.search.opening import estimate_pair_norms
+from puma.margins.search.opening import PairNorms, estimate_pair_norms
+from puma.margins.search.restarts import ClassImages, FoundImages
 from puma.margins.search.stepping import CLASSIC, FAST, FAST_CE, FastConfig, assemble_classic, assemble_fast
+from puma.models import gives_same_logits, prepare_model
+
+
+@dataclass
+class ModelKnowledge:
+    """What searches have learnt of a model, whatever the images: later ones need not find it out again."""
+
+    ranks: PairNorms | None = None
+    class_images: FoundImages = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,7 @@ class SearchSetting:
     classes: int
     cap: float | None
     example: Tensor  # rows of pixels: device and dtype
+    knowledge: ModelKnowledge = field(default_factory=ModelKnowledge)
 
 
 @dataclass(frozen=True)
@@ -39,8 +59,10 @@ class MethodEntry:
 
 def _use_deepfool(config: DeepFoolConfig) -> Callable[[SearchSetting], SearchMethod]:
     def assemble(setting: SearchSetting) -> SearchMethod:
-        ranks = estimate_pair_norms(setting.network, setting.norm, setting.box, setting.classes, setting.example)
-        return assemble_deepfool(setting.network, setting.norm, setting.box, ranks, setting.cap, config)
+        network, norm, box, known = setting.network, setting.norm, setting.box, setting.knowledge
+        known.ranks = known.ranks or estimate_pair_norms(network, norm, box, setting.classes, setting.example)
+        images = ClassImages(network, norm, box, setting.classes, known.class_images)
+        return assemble_deepfool(network, norm, box, known.ranks, images, setting.cap, config)
 
     return assemble
 
@@ -70,3 +92,56 @@ def find_method(name: str) -> MethodEntry:
     if name not in METHODS:
         raise unknown_name("method", name, list(METHODS))
     return METHODS[name]
+
+
+@dataclass
+class KeptModel:
+    """The copy that searches use, and what they know of the model, by the settings that it depends on."""
+
+    weights: bytes
+    copies: dict[bool, nn.Module] = field(default_factory=dict)  # compiled or not
+    knowledge: dict[Hashable, ModelKnowledge] = field(default_factory=dict)
+
+    def recall(self, *setting: Hashable) -> ModelKnowledge:
+        """Return what is known for a setting; nothing yet, the first time."""
+        return self.knowledge.setdefault(setting, ModelKnowledge())
+
+
+_KEPT: WeakKeyDictionary[nn.Module, KeptModel] = WeakKeyDictionary()
+
+
+def make_ready(model: nn.Module, examples: Tensor, logits: Tensor, *, compiled: bool) -> tuple[nn.Module, KeptModel]:
+    """Return a copy of the model for searching, and what is kept of it; ``logits`` are the model's of the examples."""
+    weights = hash_weights(model, tuple(examples.shape[1:]))
+    kept = _find_kept(model)
+    copy = None if kept is None or kept.weights != weights else kept.copies.get(compiled)
+    if kept is None or kept.weights != weights or (copy is not None and not gives_same_logits(copy, examples, logits)):
+        kept, copy = KeptModel(weights), None
+    if copy is None:
+        copy = prepare_model(model, examples)
+        if copy is model:  # it cannot be copied, and to keep it would keep it alive
+            return copy, kept
+        if compiled:
+            copy.compile()
+        kept.copies[compiled] = copy
+        with contextlib.suppress(TypeError):  # a module of its own __eq__ has no hash
+            _KEPT[model] = kept
+    return copy, kept
+
+
+def _find_kept(model: nn.Module) -> KeptModel | None:
+    try:
+        return _KEPT.get(model)
+    except TypeError:
+        return None
+
+
+def hash_weights(model: nn.Module, shape: tuple[int, ...]) -> bytes:
+    """Hash the architecture as printed, every parameter and buffer, where they are, and the shape of the images."""
+    digest = hashlib.sha256(f"{model} {shape}".encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tensor.device} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        values = tensor.detach().cpu().contiguous().view(-1)
+        if values.numel():
+            digest.update(values.view(torch.uint8).numpy().tobytes())
+    return digest.digest()

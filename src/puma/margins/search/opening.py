@@ -2,8 +2,10 @@
 
 The nearest rival has the smallest gap / ||gradient||, but gradients of all K rivals cost K backwards. The norms
 differ far less between images than between pairs of classes, so they are estimated once, on a few smooth
-random images, and rank the rivals of every sample. For an affine model the ranking is exact. Of many classes, logits
-are only watched while the images move along random directions: as many forwards whatever the number of classes.
+random images, and rank the rivals of every sample. For an affine model the ranking is exact but for the pixel box:
+where the box makes the way to the first rival so much longer that the second may be nearer, that one gets a gradient,
+too. Of many classes, logits are only watched while the images move along random directions: as many forwards whatever
+the number of classes.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -13,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from puma.attacks import Norm
-from puma.margins.search.engine import Arrival, Rows, Status, end_searches, open_rows
+from puma.margins.search.engine import DONE, Arrival, Rows, Status, end_searches, open_rows
 from puma.margins.search.line_search import Box, newton_on_ray
 from puma.margins.search.network import Network, measure_gap, pick_logit, take_gradient
 
+SECOND, STEP, LOOK = 0, 1, 2  # stages: a second rival's gradient, gradients on the way, the line search
 # leads below this share of the largest logit are decided by the original model, not by its prepared copy
 NEAR_TIE = 1e-3
 _NEWTON_STEPS = 2  # the first shows which pixels are clipped, the second reckons without them; later steps refine it
@@ -93,18 +96,60 @@ def open_searches(
     points = arrival.origin.detach().requires_grad_()
     logits = network.logits(points)
     rows = judge_arrivals(arrival, logits, network)
-    rivals = order_rivals(rows, logits.detach(), ranks, candidates)
+    rivals, ranked = order_rivals(rows, logits.detach(), ranks, max(candidates, min(2, ranks.classes - 1)))
     openings = [
         open_against(rivals[:, i], rows, points, logits, norm, box, again=i + 1 < candidates) for i in range(candidates)
     ]
+    if candidates == 1 and rivals.shape[1] > 1:
+        return _open_first(rows, openings[0], rivals[:, 1], ranked)
     steepness = torch.stack([opening.steepness for opening in openings])
     rows = end_searches(rows, (rows.stage >= 0) & (steepness == 0).all(0), Status.ZERO_GRADIENT)
     rows = end_searches(rows, (rows.stage >= 0) & ~(steepness > 0).any(0), Status.NON_FINITE)
-    return _choose_rivals(rows, openings, race)
+    rows = _choose_rivals(rows, openings, race)
+    return rows.change(stage=torch.where(rows.stage >= 0, STEP, rows.stage))
 
 
-def order_rivals(rows: Rows, logits: Tensor, ranks: PairNorms, candidates: int) -> Tensor:
+def _open_first(rows: Rows, opening: Opening, second: Tensor, ranked: Tensor) -> Rows:
+    """Follow the first rival; where the box makes it no nearer than the second may be, or it is flat, ask for that.
+
+    Until then ``target`` is the second rival and ``promise`` how far the first one is.
+    """
+    usable = opening.steepness > 0
+    maybe_nearer = rows.right & (ranked[:, 1] * opening.unboxed < ranked[:, 0] * opening.preference)
+    wanted = maybe_nearer | ~usable
+    distance = opening.preference.abs().where(opening.preference.isfinite() | wanted, opening.unboxed)
+    rows = _take_openings(rows.change(promise=distance, target=second), [opening], torch.zeros_like(second))
+    return rows.change(
+        pattern=torch.where(usable[:, None], rows.pattern, 0.0),
+        stage=torch.where(rows.stage >= 0, torch.where(wanted, SECOND, STEP), rows.stage),
+    )
+
+
+def open_second(rows: Rows, network: Network, norm: Norm, box: Box) -> Rows:
+    """Take the gradient against the second rival, and follow the one that is nearer by its linearisation."""
+    points = rows.origin.detach().requires_grad_()
+    opening = open_against(rows.target, rows, points, network.logits(points), norm, box, again=False)
+    flat = ~(opening.steepness > 0) & (rows.pattern == 0).all(1)
+    kind = torch.where(opening.steepness == 0, int(Status.ZERO_GRADIENT), int(Status.NON_FINITE))
+    distance = opening.preference.abs()
+    better = (distance < rows.promise) | ((rows.pattern == 0).all(1) & ~flat)
+    promise = torch.minimum(distance, rows.promise)
+    unboxed = torch.minimum(opening.unboxed, rows.radius.abs()).where(~better, opening.unboxed)
+    return rows.change(
+        rival=torch.where(better, opening.rival, rows.rival),
+        pattern=torch.where(better[:, None], opening.pattern, rows.pattern),
+        radius=torch.where(better, opening.radius, rows.radius),
+        slope=torch.where(better, opening.slope, rows.slope),
+        promise=promise.where(promise.isfinite(), unboxed),
+        status=torch.where(flat, kind, rows.status),
+        stage=torch.where(flat, DONE, STEP),
+    )
+
+
+def order_rivals(rows: Rows, logits: Tensor, ranks: PairNorms, candidates: int) -> tuple[Tensor, Tensor]:
     """Return the rivals most worth a gradient: nearest first for a right sample, farthest ahead for a wrong one.
+
+    With each comes its distance, as far as typical norms tell it.
 
     A right sample needs one rival to overtake. A wrong one must overtake every rival ahead of it, and the farthest
     of these half-spaces says most about the distance. In ``(f_y - f_k) / norm`` both come lowest.
@@ -112,9 +157,10 @@ def order_rivals(rows: Rows, logits: Tensor, ranks: PairNorms, candidates: int) 
     lead = (pick_logit(logits, rows.label)[:, None] - logits).scatter(1, rows.label[:, None], torch.inf)
     if ranks.table is None and ranks.classes > _FEW_ENOUGH:
         lead, some = lead.topk(_FEW_ENOUGH, 1, largest=False)
-        best = (lead / ranks.find_norms(rows.label, some)).topk(candidates, 1, largest=False).indices
-        return some.gather(1, best)
-    return (lead / ranks.find_norms(rows.label)).topk(candidates, 1, largest=False).indices
+        distance, best = (lead / ranks.find_norms(rows.label, some)).topk(candidates, 1, largest=False)
+        return some.gather(1, best), distance
+    distance, best = (lead / ranks.find_norms(rows.label)).topk(candidates, 1, largest=False)
+    return best, distance
 
 
 def open_against(

@@ -22,16 +22,20 @@ _NEARER = 0.9  # a restart begins inside the best crossing so far: only a nearer
 _CLASS_STARTS, _CLASS_STEPS, _CLASS_STEP = 8, 24, 0.1
 
 
+FoundImages = dict[int, tuple[Tensor, Tensor]]  # class -> images, and what the model takes each for
+
+
 class ClassImages:
     """For a class, images that the model takes for it, where steps from a few fixed starts find some.
 
     They are found when first asked for, and depend on model and class only: a margin does not depend on its neighbours.
+    ``found`` are those of earlier calls, to which new ones are added.
     """
 
-    def __init__(self, network: Network, norm: Norm, box: Box, classes: int) -> None:
+    def __init__(self, network: Network, norm: Norm, box: Box, classes: int, found: FoundImages) -> None:
         self.classes = classes
         self._network, self._norm, self._box = network, norm, box
-        self._found: dict[int, tuple[Tensor, Tensor]] = {}
+        self._found = found
 
     def find_nearest(self, rows: Rows, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return for each row the way (n, d) to the nearest image found for a class, its length, and does it cross."""
