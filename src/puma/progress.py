@@ -72,11 +72,20 @@ def choose_words(done: int, total: int, seconds: float, unit: str, note: str, ro
     """Return percent, time left, speed and note as far as there is room; the time left is always whole."""
     speed = done / max(seconds, 1e-9)
     words = f"{100 * done // max(total, 1):3d}% {format_seconds(round((total - done) / max(speed, 1e-9)))} left"
-    rates = [f", {speed:,.0f} {unit}/s", f", {speed:,.0f}/s", ""]
+    number, _, time_unit = _format_speed(speed).partition("/")
+    rates = [f", {number} {unit}/{time_unit}", f", {number}/{time_unit}", ""]
     parts = note.split(", ") if note else []
     notes = ["".join(f", {part}" for part in parts[:count]) for count in range(len(parts), -1, -1)]
     texts = (f"{words}{rate}{told}" for told in notes for rate in rates)
     return next((text for text in texts if len(text) <= room), words)
+
+
+def _format_speed(speed: float) -> str:
+    """Write a speed in the smallest unit of time in which it is at least one: ``700/s``, ``12/min``, ``3/h``."""
+    for seconds, unit in ((1, "s"), (60, "min")):
+        if speed * seconds >= 1:
+            return f"{speed * seconds:,.0f}/{unit}"
+    return f"{speed * 3600:,.0f}/h"
 
 
 def _line_printer(title: str, total: int, unit: str) -> Advance:
@@ -94,7 +103,7 @@ def _line_printer(title: str, total: int, unit: str) -> Advance:
         last = now
         speed = done / max(now - begun, 1e-9)
         left = format_seconds(round((total - done) / max(speed, 1e-9)))
-        line = f"{title}: {done:,}/{total:,} {unit}, {speed:,.0f}/s, {left} left"
+        line = f"{title}: {done:,}/{total:,} {unit}, {_format_speed(speed)}, {left} left"
         print(f"{line}, {note}" if note else line, file=sys.stderr, flush=True)
 
     return advance

@@ -367,9 +367,11 @@ def own_words(folder: Path, *names: str) -> list[str]:
 
 
 def test_a_table_on_images_and_a_net_of_ones_own(own: Path, puma: Run) -> None:
-    code, _, err = puma(*own_words(own, "real", "generated", "test"), "tab-summary")
+    code, said, err = puma(*own_words(own, "real", "generated", "test"), "tab-summary")
     assert code == 0, err
     lines = read_results_file(own / "out/tab-summary.csv")
+    assert {line.paper for line in lines} == {None}  # it says nothing about other images
+    assert "87.87" not in said
     fingerprint = Pool.open(own / "real").fingerprint
     (origin,) = {line.origin for line in lines}
     assert origin.dataset == f"real-{fingerprint[:8]}"

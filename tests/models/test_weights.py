@@ -116,7 +116,9 @@ def test_a_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         load_model("own_nets:number", 3)
     with pytest.raises(PumaError, match="own_nets:broken raised ZeroDivisionError: division by zero"):
         load_model("own_nets:broken", 3)
-    with pytest.raises(PumaError, match="has no 'absent'"):
+    with pytest.raises(
+        PumaError, match=r"unknown class or function of own_nets 'absent'; .*known: make, number, broken"
+    ):
         load_model("own_nets:absent", 3)
     with pytest.raises(PumaError, match="cannot import 'no_such_module'"):
         load_model("no_such_module:make", 3)

@@ -26,8 +26,8 @@ def test_an_experiment_opens_with_what_came_out(make_pool: MakePool, tmp_path: P
     weaker, negative = int((np.abs(kept) < 0.1).sum()), int((kept < 0).sum())
     assert opening(page) == [
         "small-8px was trained on 50 real images (6 x 5 px, 4 classes), with seeds 0, 1.",
-        f"PUMA prunes 10 of 50 samples (20.0%) and attacks {weaker} of the others less strongly, {negative} of them "
-        "towards their label.",
+        f"PUMA prunes 10 of 50 samples (20.0%) and attacks {weaker} of the others less strongly; {negative} of the "
+        "others it moves towards their label.",
         "Accuracy went from 80.5 % [74.1, 86.9] to 90.5 % [84.1, 96.9]: +10.0 points, more than chance; "
         "robustness (C&amp;W, eps 25.5/255) went from 50.5 % [44.1, 56.9] to 50.5 % [44.1, 56.9]: +0.0 points, "
         "no more than chance. TRADES is the baseline.",

@@ -27,7 +27,7 @@ def test_train_then_evaluate(tmp_path: Path, pool_folder: Path, capsys: pytest.C
     assert puma("train", "--resume", str(run)) == 0
     words = ["evaluate", str(run), str(pool_folder), "--curve-samples", "20", "--masking-samples", "10"]
     assert puma(*words, "--dry-run") == 0
-    assert "96 images, eps 0.1 (linf)" in capsys.readouterr().out
+    assert "96 images of" in capsys.readouterr().out
     assert not (run / "evaluation-pool").exists()
     assert puma(*words) == 0
     out = capsys.readouterr().out

@@ -180,10 +180,13 @@ def test_another_config_is_told_with_its_differences(whole: Path, config: TrainC
 def test_a_folder_in_use_is_not_overwritten(
     whole: Path, pool_folder: Path, config: TrainConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(PumaError, match="puma train --resume"):
+    with pytest.raises(PumaError, match="it is a run that is finished; choose another --out"):
         start_run(config, [pool_folder], whole, show=False)
     with pytest.raises(PumaError, match="not a run"):
         resume_run(tmp_path, show=False)
+    (whole / "model.safetensors").unlink()
+    with pytest.raises(PumaError, match="puma train --resume"):
+        start_run(config, [pool_folder], whole)
 
 
 def test_a_changed_pool_or_plan_is_told(
@@ -266,7 +269,7 @@ def test_generated_images_are_drawn_unless_told_otherwise(
     start_run(config, pools, tmp_path / "both", show=False)
     assert "puma: a batch of 16 is 5 of 96 real images and 11 of 40 generated images" in capsys.readouterr().err
     start_run(config, pools[1:], tmp_path / "generated-run", show=False)
-    assert "puma: a batch of 16 is 16 of 40 generated images" in capsys.readouterr().err
+    assert "puma: batches of 16 of 40 generated images" in capsys.readouterr().err
     with pytest.raises(PumaError, match="40 generated samples that are never drawn; leave their pool out"):
         start_run(replace(config, generated_fraction=0.0), pools, tmp_path / "none", show=False)
     with pytest.raises(PumaError, match="96 real samples that are never drawn"):

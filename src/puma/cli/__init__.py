@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         place = f": {error.filename}" if error.filename else ""
         exit_with(f"{error.strerror or error}{place}.")
     except KeyboardInterrupt:
-        print("puma: interrupted.", file=sys.stderr)
+        print(tell_interrupted(words), file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         ending = _find_ending(error)
@@ -122,8 +122,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         if isinstance(ending, SystemExit):
             sys.exit(ending.code)
-        print("puma: interrupted.", file=sys.stderr)
+        print(tell_interrupted(words), file=sys.stderr)
         sys.exit(130)
+
+
+def tell_interrupted(words: list[str]) -> str:
+    """Say that a signal has ended the work, and whether the same command goes on with it."""
+    goes_on = find_verb(words) in ("demo", "margins", "evaluate", "scores el2n", "iterate", "run", "perceptron")
+    return "puma: interrupted; the same command goes on." if goes_on else "puma: interrupted."
 
 
 def _find_ending(error: BaseException) -> KeyboardInterrupt | SystemExit | None:

@@ -122,16 +122,16 @@ def _write_cases(verbs: Verbs, choose: str) -> Iterator[str]:
         values = [choice for flag in flags if not flag.names for choice in flag.choices]
         yield f'        case "$cur" in -*) {choose.format(" ".join(words))}; return ;; esac'
         if values:
-            yield f"        {choose.format(' '.join(values))}"
+            yield f"        {choose.format(' '.join(values))}; return"
         if verb in nexts:
             yield f'        [ "$before" = "{verb} " ] && {choose.format(" ".join(nexts[verb]))}'
         yield "        ;;"
     for start, words in nexts.items():
         if start not in verbs:
             yield (
-                f'    "{start} "*) {choose.format(" ".join(words))} ;;'
+                f'    "{start} "*) {choose.format(" ".join(words))}; return ;;'
                 if start
-                else f"    *) {choose.format(' '.join(words))} ;;"
+                else f"    *) {choose.format(' '.join(words))}; return ;;"
             )
     yield "    esac"
 
@@ -162,21 +162,24 @@ def _write_zsh(verbs: Verbs) -> Iterator[str]:
 def _write_fish(verbs: Verbs) -> Iterator[str]:
     yield "# completion of puma for fish; made by: puma completion fish"
     yield "function __puma_after"
-    yield '    set -l before (string join " " (commandline -opc)[2..])'
+    yield '    set -l before (string join -- " " (commandline -opc)[2..])'
     yield '    test "$before" = "$argv"; or string match -q -- "$argv *" "$before"'
     yield "end"
     yield "function __puma_exactly"
-    yield '    set -l before (string join " " (commandline -opc)[2..])'
+    yield '    set -l before (string join -- " " (commandline -opc)[2..])'
     yield '    test "$before" = "$argv"'
     yield "end"
     for start, words in _list_next(verbs):
-        yield f"complete -c puma -n '__puma_exactly {start}' -a '{' '.join(words)}'".replace(
+        alone = "" if start in verbs else " -f"  # no files where a word of a verb must follow
+        yield f"complete -c puma -n '__puma_exactly {start}'{alone} -a '{' '.join(words)}'".replace(
             "exactly '", 'exactly ""\''
         )
     for verb, flags in verbs.items():
         for flag in flags:
             text = re.sub(r"[\\'\"`$]", "", flag.text.partition(".")[0])
-            values = f" -r -a '{' '.join(flag.choices)}'" if flag.choices else " -r" if flag.metavar else ""
+            values = f" -x -a '{' '.join(flag.choices)}'" if flag.choices else " -r" if flag.metavar else ""
+            if flag.choices and not flag.names:
+                yield f"complete -c puma -n '__puma_exactly {verb}' -f -a '{' '.join(flag.choices)}'"
             for name in flag.names:
                 kind = f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
                 yield f"complete -c puma -n '__puma_after {verb}' {kind}{values} -d '{text}'"

@@ -64,6 +64,8 @@ def run_demo(
     """
     if samples_seen < 1 or seeds < 1:
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
+    if out.is_dir() and any(out.iterdir()) and not (out / "runs").is_dir():
+        raise PumaError(f"{out} holds other things than a demo; give an --out that is new or empty.")
     check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
     workspace = Workspace(out, _demo_setting(samples_seen, generated=generated), data=out)

@@ -25,12 +25,13 @@ from puma.evaluation import (
     evaluate_pool,
     identify_evaluation,
     measure_pool_curve,
+    read_curve,
     write_evaluation,
 )
 from puma.files import link_to_file
 from puma.pools import Pool
 from puma.processes import measure_peak_memory, resolve_device
-from puma.progress import format_bytes, format_seconds
+from puma.progress import format_bytes, format_pixel_step, format_seconds
 from puma.training import RunFolder, load_model
 
 
@@ -59,7 +60,7 @@ def evaluate_model(
     """Evaluate a run or any model; writes metrics.json and curve.png. Cut short, the same command goes on.
 
     Args:
-        model: folder of a run, a built-in architecture (then --weights), or module:function.
+        model: folder of a run, a built-in architecture (then --weights), or path/to/file.py:Net or module:function.
         pool: the images, such as DIR/test.
         eps: radius of the attacks; a run's own by default.
         attacks: which ones: cw is PGD-40 on the C&W loss, pgd20 is PGD-20 on cross-entropy.
@@ -79,11 +80,13 @@ def evaluate_model(
         trust_code: import the code that a run names as its model; see docs/security.md.
         dry_run: say what would be done and, by a trial on a few images, what it takes; write nothing.
     """
+    if RunFolder(pool).has_config:
+        raise PumaError(f"{pool} is a run, not a pool; the model comes first: puma evaluate MODEL POOL.")
     images = Pool.open(pool)
     run_eps, run_norm = _read_attack(Path(model))
     radius = eps if eps is not None else run_eps
     if radius is None:
-        raise PumaError("say how strong the attacks are with --eps, such as 0.03137 for 8/255.")
+        raise PumaError("say how strong the attacks are with --eps, such as --eps 8/255.")
     config = EvaluationConfig(
         attacks=attacks,
         norm=norm or run_norm or "linf",
@@ -110,8 +113,11 @@ def evaluate_model(
     folder = choose_evaluation_folder(out or usual, key, strict=out is not None)
     if dry_run:
         samples = len(choose_rows(images, max_samples, first=first))
-        print(_describe_work(config, radius, samples, folder))
-        print(_estimate_work(network, images, radius, config, samples, place))
+        strength = f"eps {format_pixel_step(radius)} ({config.norm})"
+        print(f"This would evaluate {model} on {samples:,} images of {pool} at {strength},")
+        print(f"into {folder}. Nothing was written.")
+        print(_describe_work(config))
+        print(_estimate_work(network, images, radius, config, samples, curve_samples, place))
         return
     result = evaluate_pool(
         network, images, radius, config, device=place, state_path=folder / "state.json", key=key, show=True
@@ -144,6 +150,9 @@ def _draw_curve(
     device: torch.device,
     folder: Path,
 ) -> dict[str, list[int]]:
+    known = read_curve(folder)
+    if known and {total for _, total in known.values()} == {min(samples, len(images))}:
+        return known  # drawn by an earlier call of the same evaluation
     counts = measure_pool_curve(
         network,
         images,
@@ -178,17 +187,23 @@ def _format_row(name: str, counted: Count) -> str:
     return f"{name:<14}{counted.right:>8,}{counted.total:>8,}{counted.accuracy:>10.2%}   {low:.2%} to {high:.2%}"
 
 
-def _describe_work(config: EvaluationConfig, eps: float, samples: int, folder: Path) -> str:
-    lines = [f"{samples:,} images, eps {eps:g} ({config.norm}), into {folder}"]
-    lines += [f"  {name:<12}{ATTACKS[name].cost} for each image that is right before it" for name in config.attacks]
-    return "\n".join(lines)
+def _describe_work(config: EvaluationConfig) -> str:
+    """Say what each attack costs; one after another, an attack gets what the ones before it left right."""
+    told = (f"{name:<12}{ATTACKS[name].cost} an image" for name in config.attacks)
+    return "\n".join(line if not row else f"{line} that is still right" for row, line in enumerate(told))
 
 
 _TRIAL = 16  # images of a trial; AutoAttack is not tried, since a few take minutes
 
 
 def _estimate_work(
-    network: nn.Module, images: Pool, eps: float, config: EvaluationConfig, samples: int, device: torch.device
+    network: nn.Module,
+    images: Pool,
+    eps: float,
+    config: EvaluationConfig,
+    samples: int,
+    curve_samples: int,
+    device: torch.device,
 ) -> str:
     """Attack a few images and count on to all of them."""
     lines, count = [], min(samples, _TRIAL)
@@ -201,12 +216,18 @@ def _estimate_work(
         evaluate_pool(network, images, eps, trial, device=device)
         seconds = (time.perf_counter() - begun) / count * samples
         lines.append(f"time        {name} about {format_seconds(seconds)} on one {device}, by a trial on {count}")
+    if curve_samples:
+        begun = time.perf_counter()
+        measure_pool_curve(network, images, eps, max_samples=count, norm=config.norm, device=device)
+        seconds = (time.perf_counter() - begun) / count * min(curve_samples, len(images))
+        lines.append(f"time        picture about {format_seconds(seconds)}; --curve-samples 0 draws none")
     steps = {
         name: attack.gradient.steps for name, attack in ATTACKS.items() if attack.gradient and name in config.attacks
     }
     forwards = samples * (1 + sum(steps.values()) + len(steps))
     lines.append(
-        f"passes      up to {forwards:.3g} forward and {samples * sum(steps.values()):.3g} backward, AutoAttack aside"
+        f"passes      up to {forwards:.3g} forward and {samples * sum(steps.values()):.3g} backward, AutoAttack and "
+        "the picture aside"
     )
     lines.append(f"memory      about {format_bytes(measure_peak_memory(device))}, at a batch of {count}")
     lines.append(f"disk        about {format_bytes(30 * samples + 50_000)}")

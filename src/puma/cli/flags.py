@@ -81,8 +81,13 @@ def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) 
     Nothing of the function runs here, so that what it prints is never mistaken for a complaint about flags.
     """
 
+    if not {"-h", "--help"}.isdisjoint(words):
+        words = ["--help"]  # behind an argument tyro would leave that argument out
+
     @functools.wraps(function)
     def take_arguments(*values: Any, **named: Any) -> Callable[[], None]:
+        if verb not in _WRITES_A_FILE:
+            _check_folder_name(named.get("out"))
         return lambda: function(*values, **named)
 
     def parse() -> Callable[[], None]:
@@ -100,6 +105,19 @@ def parse_flags(function: Callable[..., None], verb: str, words: Sequence[str]) 
     with contextlib.redirect_stderr(io.StringIO()) as complaint, _wide_terminal(), contextlib.suppress(SystemExit):
         parse()
     raise _shorten_complaint(complaint.getvalue(), verb, function)
+
+
+# the verbs whose --out is a file; each says which it may be
+_WRITES_A_FILE = (
+    "data superclasses", "scores cd", "scores dynamics", "scores el2n", "plan", "plan export", "margins",
+    "margins export", "curves", "report",
+)  # fmt: skip
+
+
+def _check_folder_name(out: Path | None) -> None:
+    """Raise where a folder is to be written and a file is named."""
+    if out is not None and out.suffix in (*_BEGINNINGS, ".html") and not out.is_dir():
+        raise PumaError(f"--out is the name of a folder, got {out.name!r}; give --out {out.with_suffix('')}.")
 
 
 def make_parser(function: Callable[..., None], verb: str) -> Any:
@@ -123,9 +141,24 @@ def _wide_terminal() -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
+# what other programs call it
+_ELSEWHERE: dict[str, dict[str, str]] = {
+    "--epochs": {"--samples-seen": ", epochs times images,"},
+    "--learning-rate": {"--optimizer.lr": "", "--lr": ""},
+    "--output": {"--out": ""},
+    "--output-dir": {"--out": ""},
+    "--epsilon": {"--eps": "", "--attack.eps": ""},
+    "--checkpoint": {"--weights": "", "--init": ""},
+    "--gpu": {"--device": " cuda", "--compute.device": " cuda"},
+}
+
+
 def _find_nearest_flag(flag: str, function: Callable[..., None], verb: str) -> str:
     """Return the flag whose last word is that of an unknown one, or that is spelt alike; empty if none is."""
     known = [name for action in make_parser(function, verb)._actions for name in action.option_strings]
+    for name, text in _ELSEWHERE.get(flag, {}).items():
+        if name in known:
+            return f"{name}{text}"
     ends = [name for name in known if name.endswith(f".{flag.lstrip('-')}")]
     return next(iter(ends or difflib.get_close_matches(flag, known, n=1)), "")
 

@@ -79,6 +79,8 @@ def _print_cost(settings: GeneratorConfig, pools: tuple[Path, ...], margins: Pat
 
     cost = estimate_generator_cost(settings, read_images(settings, pools, margins))
     samples = settings.steps * settings.batch_size
+    names = " and ".join(map(str, pools)) or "a pool yet to be named"
+    print(f"This would train a generator of images like those of {names}. Nothing was written.")
     print(format_settings(asdict(settings)))
     print(f"parameters   {cost.parameters:,}")
     print(f"length       {samples:,} samples = {settings.steps:,} steps of {settings.batch_size}")
@@ -102,6 +104,7 @@ def _print_sampling_cost(generator: Path, count: int, settings: SampleConfig, de
         made = sample_pool(generator, few, Path(folder) / "trial", settings, device=device)
         seconds = (time.perf_counter() - begun) * -(-count // whole)
         pixels = int(np.prod(Pool.open(made).image_shape))
+    print(f"This would sample {count:,} images of {generator}. Nothing was written.")
     print(f"images       {count:,} into a pool of {format_bytes(count * (pixels + 5))}, twice that while it is written")
     passes = settings.solver.passes
     print(f"passes       {passes} forward per image, {passes * count:.3g} in all, guides not counted")

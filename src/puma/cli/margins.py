@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from puma.cli.flags import check_output
+from puma.cli.flags import check_output, format_settings
 from puma.errors import PumaError
 
 MethodName = Literal["deepfool", "tight", "fast", "fast-ce", "deepfool-classic", "predicted"]
@@ -53,7 +53,8 @@ def measure_files(
     Args:
         pools: folders made by puma data import; several are put together in this order.
         out: parquet file to write.
-        model: built-in architecture (see: puma list) or module:function that returns a torch.nn.Module.
+        model: folder of a run, built-in architecture (see: puma list), or path/to/file.py:Net or module:function that
+            makes a torch.nn.Module.
         weights: safetensors file or state dict for the model.
         mean: per channel, what images are normalised with, where neither weights nor model tell it.
         std: see --mean.
@@ -78,12 +79,16 @@ def measure_files(
     """
     import torch
 
+    from puma.attacks import check_radius
     from puma.margins import METHODS, PredictConfig, describe_task, measure_to_file, predict_instead
     from puma.models import fingerprint_model
     from puma.pools import open_pools
     from puma.processes import resolve_device
     from puma.training import load_model
 
+    if out.suffix != ".parquet":
+        raise PumaError(f"--out must end in .parquet, got {out.name!r}; puma margins export makes a .csv of it.")
+    check_radius(eps, "--eps", norm=norm)
     predicts = method == "predicted" or any(asked is not None for asked in (measure, plan_agreement, strength_error))
     usual = PredictConfig()
     if not predicts and (prune_easy, eps, seed) != (usual.prune_easy, usual.eps, usual.seed):
@@ -117,15 +122,19 @@ def measure_files(
     if dry_run:
         from puma.margins import estimate_measuring, format_measuring
 
-        names = " + ".join(map(str, pools))
-        print(f"pool      {names}: {len(opened):,} images of {opened.image_shape}, {opened.num_classes} classes")
-        print(f"model     {model}, fingerprint {fingerprint_model(loaded, opened.image_shape)[:16]}, on {device}")
-        print(f"method    {by} {dataclasses.asdict(METHODS[by].config)}")
+        names = " and ".join(map(str, pools))
+        shape = " x ".join(map(str, opened.image_shape))
+        verb = "measure" if task.predicting is None else "measure some, and predict the other,"
+        images = f"{len(opened):,} images ({shape}, {opened.num_classes} classes) of {names}"
+        print(f"This would {verb} {norm} margins of {images}")
+        print(f"with {model} by {by}, into {out}. Nothing was written.")
+        settings = {by: dataclasses.asdict(METHODS[by].config)}
         if task.predicting is not None:
-            print(f"predicted {dataclasses.asdict(task.predicting)}")
-        print(f"norm      {norm}, cap {cap}, batch size {batch_size}, parts of {part_size:,}")
+            settings["predicted"] = dataclasses.asdict(task.predicting)
+        settings["also"] = {"cap": cap, "batch_size": batch_size, "part_size": part_size, "device": device}
+        print(format_settings(settings))
+        print(f"model     fingerprint {fingerprint_model(loaded, opened.image_shape)[:16]}")
         print(format_measuring(estimate_measuring(task), task))
-        print(f"out       {out}")
         return
     if not out.absolute().parent.is_dir():
         raise PumaError(f"the folder of --out {out} does not exist; make it first.")
@@ -286,9 +295,12 @@ def export_suspects(
     print(
         f"{len(suspects):,} of {len(opened):,} samples, the most doubtful labels first; {nets} with {against:,} of them"
     )
+    unit, suffix = (255, "/255") if tables[0].made_from["norm"] == "linf" else (1, "")
     for row in range(min(5, len(suspects))):
         label, said = (opened.class_names[index] for index in (suspects.label[row], suspects.prediction[row]))
-        print(f"  sample {suspects.sample_id[row]}: {label} -> {said}, margin {suspects.margin[row]:+.4f}")
+        print(
+            f"  sample {suspects.sample_id[row]}: {label} -> {said}, margin {unit * suspects.margin[row]:+.3g}{suffix}"
+        )
     if suspects.nets == 1:
         print("one net mostly finds what it finds hard: several nets tell more, see the docs on wrong labels")
     print(f"table: {out}")

@@ -75,7 +75,7 @@ def write_plan(
 ) -> None:
     """Make plan.parquet: for every sample of the pools, keep it or not, and the strength of its attack.
 
-    PUMA is ``--margins margins.parquet --prune-easy 0.2``: drop the fifth with the highest margins, attack the others
+    PUMA is --margins margins.parquet --prune-easy 0.2: drop the fifth with the highest margins, attack the others
     as strongly as their margins allow. Numbers may be typed as fractions such as 8/255.
 
     Args:
@@ -318,8 +318,13 @@ def score_by_el2n(
     )
     pool = open_pools(pools)
     if dry_run:
-        print(f"each of {nets} trainings, and one forward pass of each net over {len(pool):,} samples:")
-        print(format_cost(settings, estimate_cost(settings, load_samples(settings, pools, None).inputs)))
+        names = " and ".join(map(str, pools))
+        print(
+            f"This would train {nets} nets briefly on {len(pool):,} images of {names} and score those by their errors."
+        )
+        print("Nothing was written. Each training, one forward pass over the images aside:")
+        inputs = load_samples(settings, pools, None).inputs
+        print(format_cost(settings, estimate_cost(settings, inputs, pool.image_shape[:2])))
         return
     folders = [runs / f"net-{seed + index}" for index in range(nets)]
     for index, folder in enumerate(folders):

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -113,6 +114,8 @@ def run_experiments(
     trust_code_from_now_on(trust_code)
     chosen = [find_experiment(name) for name in names]
     outside = _choose_margin_model(margin_model, margin_weights)
+    if pool is not None:  # the paper's numbers are of CIFAR-10 and its nets
+        chosen = [leave_out_paper(one) if isinstance(one, Experiment) else one for one in chosen]
     if outside is not None:
         chosen = [use_margin_model(one, outside) if isinstance(one, Experiment) else one for one in chosen]
     if model is not None and ".py:" in model:  # runs are resumed, and read, from other folders too
@@ -150,6 +153,11 @@ def run_experiments(
         if experiment.figure != "none":
             print(f"picture: {picture_path(experiment, workspace, out)}")
         print(f"look at it with: puma report {record_folder(experiment, workspace)}")
+
+
+def leave_out_paper(experiment: Experiment) -> Experiment:
+    """Return the experiment without what the paper reports, which says nothing about other images."""
+    return replace(experiment, rows=tuple(replace(row, paper=None) for row in experiment.rows), expect="")
 
 
 def _choose_margin_model(source: str | None, weights: Path | None) -> OutsideModel | None:

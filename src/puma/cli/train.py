@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from puma.pools import Pool
 
 DEFAULT_RECIPE = "small-digits"
+_LEARNT = 1.5  # times as often right as a guess
 
 
 def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
@@ -61,9 +62,26 @@ def make_train_verb(words: Sequence[str]) -> Callable[..., None]:
         else:
             from puma.training import start_run
 
+            if find_value("--model", words) is None and find_value("--recipe", words) is None:
+                check_train_config(settings)
+                _tell_default(settings.model, pools)
             _tell_finished(start_run(settings, pools, out, plan=plan))
 
     return train
+
+
+def _tell_default(model: str, pools: tuple[Path, ...]) -> None:
+    """Say that the net nobody asked for is made for images of another size."""
+    from puma.models import ARCHITECTURES
+    from puma.pools import open_pools
+
+    side, size = ARCHITECTURES[model].image_size, open_pools(pools).image_shape[0]
+    if side != size and os.environ.get("RANK", "0") == "0":
+        print(
+            f"puma: warning: by default this trains {model}, a net for {side} px, and these images have {size} px; "
+            "choose with --model or --recipe (puma list names them).",
+            file=sys.stderr,
+        )
 
 
 def _take_up(run: Path, settings: TrainConfig, pools: tuple[Path, ...], out: Path | None, plan: Path | None) -> None:
@@ -97,7 +115,8 @@ def _print_dry_run(settings: TrainConfig, pools: tuple[Path, ...], plan: Path | 
     print(f"This would train {settings.model} on {images}{by}{apart}. Nothing was written.")
     print(f"Recipe {recipe}" + (f", but {changed}." if changed else ", as it stands."))
     print(format_settings(config_to_dict(settings)))
-    print(format_cost(settings, estimate_cost(settings, inputs)))
+    size = samples.whole.image_shape[:2] if samples else None
+    print(format_cost(settings, estimate_cost(settings, inputs, size)))
 
 
 def _print_rounds(
@@ -109,18 +128,35 @@ def _print_rounds(
     from puma.training import estimate_cost, format_cost, load_samples, make_model
 
     inputs = load_samples(settings, pools, None).inputs
+    names = " and ".join(map(str, pools))
+    print(f"This would train {settings.model} {trained} times on {len(pool):,} images of {names}, and measure them")
+    print(f"{rounds} times in between. Nothing was written.")
     print(f"each of {trained} trainings:")
-    print(format_cost(settings, estimate_cost(settings, inputs)))
+    print(format_cost(settings, estimate_cost(settings, inputs, pool.image_shape[:2])))
     model = make_model(settings, inputs).to(resolve_device(settings.compute.device))
     print(f"each of {rounds} measurements of the pool:")
     print(estimate_pool_cost(model, pool, method=method, norm=settings.attack.norm))
 
 
 def _tell_finished(run: Path) -> None:
-    """Say where the model is, once."""
+    """Say where the model is, and whether it has learnt anything, once."""
     if os.environ.get("RANK", "0") == "0":
         print(f"model: {RunFolder(run).model}")
         print(f"evaluate it with: puma evaluate {run} POOL")
+        for sentence in warn_of_guessing(RunFolder(run)):
+            print(f"puma: warning: {sentence}.", file=sys.stderr)
+
+
+def warn_of_guessing(folder: RunFolder) -> list[str]:
+    """Sentences about a net that is hardly better than a guess at the end of its training."""
+    classes = folder.read()[1].num_classes
+    clean = [float(line["clean_accuracy"]) for line in folder.read_metrics() if "clean_accuracy" in line]
+    if not clean or clean[-1] > _LEARNT / classes:
+        return []
+    return [
+        f"the net is right on {clean[-1]:.1%} of what it was trained on, hardly better than a guess among {classes} "
+        "classes; train it anew with a smaller --optimizer.lr, or longer with a larger --samples-seen"
+    ]
 
 
 def make_iterate_verb(words: Sequence[str]) -> Callable[..., None]:

@@ -17,6 +17,7 @@ from puma.evaluation.metrics_file import (
     find_evaluations,
     has_evaluation,
     is_evaluation,
+    read_curve,
     read_evaluation,
     write_evaluation,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "identify_evaluation",
     "is_evaluation",
     "measure_pool_curve",
+    "read_curve",
     "read_evaluation",
     "title_attack",
     "write_evaluation",

@@ -173,6 +173,14 @@ def read_evaluation(folder: Path) -> EvaluationMetrics:
         ) from error
 
 
+def read_curve(folder: Path) -> dict[str, list[int]]:
+    """Return the numbers of the picture of accuracy by radius that lies in a folder: right and all, by radius."""
+    if not (is_evaluation(folder) and (folder / "curve.png").is_file()):
+        return {}
+    curve = read_json(folder / EVALUATION_FILE, "the counts of puma evaluate").get("curve")
+    return {str(eps): [int(right), int(total)] for eps, (right, total) in curve.items()} if curve else {}
+
+
 def find_evaluations(run: Path) -> list[Path]:
     """Return the folders within a run that hold an evaluation, in the order of their names."""
     return sorted(file.parent for file in run.glob(f"evaluation*/{EVALUATION_FILE}"))

@@ -40,7 +40,7 @@ class SampleConfig:
         band: ask for margins from here to there, in multiples of eps: of a generator that was trained with margins, or
             by a guide.
         guide: a classifier (a run's folder, or as for puma margins) whose margins lead the sampler to the band.
-        eps: see ``band``, for a guide.
+        eps: see band, for a guide.
         guide_spread: how far from the margin asked for an image may stay, as a standard deviation in multiples of eps.
         norm: which margins the guide measures.
         precision: of the passes through the net; bf16 uses autocast.

@@ -27,11 +27,11 @@ class SelectionConfig:
 
     Attributes:
         agree_with: drop the images that this model (a run's folder, or as for puma margins) calls something else.
-        sure: keep the images that this model is surest of, ``share`` of each class.
-        share: see ``sure``; the public 1M set kept 0.2.
-        margins: margins.parquet of the pool, for ``band``.
-        band: keep margins from here to there, in multiples of ``eps``.
-        eps: see ``band``.
+        sure: keep the images that this model is surest of, share of each class.
+        share: see sure; the public 1M set kept 0.2.
+        margins: margins.parquet of the pool, for band.
+        band: keep margins from here to there, in multiples of eps.
+        eps: see band.
         count: of what is left keep the first so many of a random order.
         seed: of that order.
     """

@@ -231,7 +231,12 @@ def read_margins_footer(path: str | Path) -> dict[str, Any]:
     head = read_head(path, _WHAT)
     described = dict(head.footer)
     if not is_margins(head):
-        raise PumaError(f"{path} is not a margins file of this version (no {FORMAT!r} in its footer).")
+        hint = (
+            "it is a plan: puma plan show"
+            if {"keep", "strength"} <= set(head.columns)
+            else f"no {FORMAT!r} in its footer"
+        )
+        raise PumaError(f"{path} is not a margins file of this version ({hint}).")
     if not _is_complete(described):
         raise PumaError(f"{path} is damaged: its footer does not tell method and norm; measure the margins again.")
     return described

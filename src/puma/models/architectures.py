@@ -291,6 +291,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
+_WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+
+
 def build(
     name: str,
     num_classes: int,
@@ -304,6 +307,12 @@ def build(
     ``mean`` and ``std`` are the per-channel statistics it normalises with; by default those of CIFAR-10,
     ImageNet or plain 0.5, whichever the architecture is usually trained on, spread over ``channels``.
     """
+    if name.endswith(".py"):
+        raise PumaError(
+            f"{name} is a file of code; say which class or function in it makes the net, such as {name}:Net."
+        )
+    if name.endswith(_WEIGHT_SUFFIXES):
+        raise PumaError(f"{name} is a file of weights; name the net, and give the file with --weights {name}.")
     if name not in ARCHITECTURES:
         raise unknown_name("model", name, list(ARCHITECTURES))
     if num_classes < 2:

@@ -15,7 +15,7 @@ class EmaConfig:
     Attributes:
         decay: share of the old average that a step keeps, at most.
         copy_steps: for so many steps the average is a plain copy; the warm-up (1 + t) / (10 + t) begins after them.
-        buffers: ``average`` treats BN statistics like weights; ``copy`` takes those of the trained model.
+        buffers: average treats BN statistics like weights; copy takes those of the trained model.
     """
 
     decay: float = 0.995

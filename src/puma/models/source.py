@@ -9,7 +9,7 @@ from types import ModuleType
 
 from torch import nn
 
-from puma.errors import PumaError
+from puma.errors import PumaError, unknown_name
 from puma.models.architectures import build
 from puma.models.trust import remember_code
 from puma.models.weights import apply_statistics, load_weights
@@ -60,11 +60,12 @@ def call_model_function(source: str) -> nn.Module:
         sys.path.insert(0, "")
     try:
         module = _import_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        function = getattr(module, function_name)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, AttributeError) as error:
         raise PumaError(f"cannot import {module_name!r} of model {source!r}: {error}.") from error
-    except AttributeError as error:
-        raise PumaError(f"module {module_name!r} has no {function_name!r}; expected module:function.") from error
+    function = getattr(module, function_name, None)
+    if function is None:
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise unknown_name(f"class or function of {module_name}", function_name, own)
     try:
         model = function()
     except Exception as error:  # somebody else's code can raise anything

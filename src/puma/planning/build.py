@@ -246,6 +246,12 @@ def _settle_norm(asked: str | None, margin: Scores | None) -> str:
     return asked or measured or "linf"
 
 
+def _advise_shares(shares: tuple[float, ...]) -> str:
+    """Say what a percentage is as a share."""
+    percent = [share for share in shares if 1 < share < 100]
+    return f" (for {percent[0]:g} % give {percent[0] / 100:g})" if percent else ""
+
+
 def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", pixels: int | None = None) -> None:
     """Raise one error that lists everything wrong with the settings; L2 needs to know how many pixels an image has."""
     usual: dict[str, Any] = {**asdict(PruneRule()), **asdict(StrengthRule())}
@@ -264,7 +270,7 @@ def check_rules(pruning: PruneRule, strength: StrengthRule, norm: str = "linf", 
     stratified = (pruning.stratified,) if pruning.stratified else ()
     shares = (pruning.easy, pruning.difficult, pruning.random, *stratified)
     rules = {
-        f"fractions must lie in [0, 1), got {shares}": all(0 <= share < 1 for share in shares),
+        f"fractions must lie in [0, 1), got {shares}{_advise_shares(shares)}": all(0 <= share < 1 for share in shares),
         "easy and difficult fractions must add up to less than 1": pruning.easy + pruning.difficult < 1,
         "stratified and other fractions must add up to less than 1": not pruning.stratified or sum(shares) < 1,
         f"strata must be positive, got {pruning.strata}": pruning.strata > 0,

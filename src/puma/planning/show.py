@@ -30,16 +30,20 @@ def format_plan(plan: Plan, pool: Pool | None = None) -> str:
     if len(strength):
         negative, zero = int((strength < 0).sum()), int((strength == 0).sum())
         full = int((strength == strength.max()).sum())
+        linf = plan.made_from.get("margins.norm", "linf") == "linf"
+        unit, suffix = (255, "/255") if linf else (1, "")
         lines.append(
-            f"strength of the kept: {float(strength.min()):+.5f} to {float(strength.max()):+.5f}, "
-            f"mean {float(strength.mean()):+.5f}; {negative:,} negative ({negative / len(strength):.1%}), "
-            f"{zero:,} zero, {full:,} at the highest ({full / len(strength):.1%})"
+            f"strength of the kept: {unit * float(strength.min()):+.3g}{suffix} to {unit * float(strength.max()):+.3g}"
+            f"{suffix}, mean {unit * float(strength.mean()):+.3g}{suffix}; {negative:,} negative "
+            f"({negative / len(strength):.1%}), {zero:,} zero, {full:,} at the highest ({full / len(strength):.1%})"
         )
         if full < len(strength):  # one strength for all has been told by now
             counts, edges = np.histogram(strength.numpy(), bins=_BINS)
+            digits = 2 if linf else 4
             for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
                 bar = "█" * round(_BAR * count / counts.max())
-                lines.append(f"  {low:+.4f} .. {high:+.4f}  {count:>11,}  {bar}".rstrip())
+                bounds = f"{unit * low:+.{digits}f} .. {unit * high:+.{digits}f}"
+                lines.append(f"  {bounds:<18}{suffix}  {count:>11,}  {bar}".rstrip())
     usual = list_usual_rules()
     told = {name: value for name, value in plan.made_from.items() if usual.get(name) != value or name in _ALWAYS_TOLD}
     lines += [f"  {name}: {_shorten_value(value)}" for name, value in told.items()]

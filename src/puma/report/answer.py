@@ -80,9 +80,9 @@ def _tell_plan(chosen: RowResult) -> Markup:
 
 
 def _count_plan(every: int, kept: int, negative: int, weaker: int) -> str:
-    towards = f", {negative:,} of them towards their label" if negative else ""
-    weak = f"attacks {weaker:,} of the others less strongly{towards}" if weaker else "attacks all others alike"
-    return f" prunes {every - kept:,} of {every:,} samples ({(every - kept) / max(every, 1):.1%}) and {weak}."
+    weak = f"attacks {weaker:,} of the others less strongly" if weaker else "attacks all others alike"
+    towards = f"; {negative:,} of the others it moves towards their label" if negative else ""
+    return f" prunes {every - kept:,} of {every:,} samples ({(every - kept) / max(every, 1):.1%}) and {weak}{towards}."
 
 
 def _tell_outcome(chosen: RowResult, results: list[RowResult]) -> Markup:

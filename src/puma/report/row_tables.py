@@ -35,7 +35,7 @@ def compare_in_table(results: list[RowResult]) -> Markup:
     """A row each: accuracy under every attack with interval, the paper's, the difference to the baseline."""
     attacks = list_attacks(results)
     against = compare_rows(results)
-    headers = ["row", "seeds"]
+    headers = ["row", "seed numbers"]
     for attack in attacks:
         headers.append(f"{title_attack(attack)}, %")
         headers += ["paper, %"] if _has_paper(results, attack) else []
@@ -271,7 +271,7 @@ def describe_study(study: ReportStudy, results: list[RowResult]) -> Markup:
     ]  # fmt: skip
     headers = [
         "row",
-        "seeds",
+        "seed numbers",
         *([] if alike else ["training images"]),
         *(["margins of"] if any(models) else []),
         "plan",

@@ -249,6 +249,8 @@ def describe_batch(sampler: MixedSampler) -> str:
     words = [f"{sampler.real_per_batch:,} of {len(sampler.real):,} real images"] if sampler.real_per_batch else []
     if sampler.generated_per_batch:
         words.append(f"{sampler.generated_per_batch:,} of {len(sampler.generated):,} generated images")
+    if len(words) == 1:
+        return f"batches of {words[0]}"
     return f"a batch of {sampler.batch_size:,} is {' and '.join(words)}"
 
 

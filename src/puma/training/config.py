@@ -22,17 +22,17 @@ class AttackConfig:
 
     Attributes:
         eps: strength of every sample, unless a plan gives each its own.
-        step_size: length of a step; a sample's own is ``min(step_size, step_ratio * |strength|)``.
+        step_size: length of a step; a sample's own is min(step_size, step_ratio * |strength|).
         steps: how many.
-        step_ratio: see ``step_size``.
-        norm: ``linf`` or ``l2``.
-        loss: what it raises: ``kl`` to the clean prediction, ``ce`` to the label or ``cw``; ``usual`` is ``kl`` for
-            TRADES and ``ce`` for PGD-AT.
+        step_ratio: see step_size.
+        norm: linf or l2.
+        loss: what it raises: kl to the clean prediction, ce to the label or cw; usual is kl for
+            TRADES and ce for PGD-AT.
         negative_loss: what it lowers where the strength is negative. KL to the clean prediction is smallest where the
-            sample is, so the label's ``ce`` is lowered instead.
-        batchnorm: statistics that BN uses in the attack: ``eval`` the running ones, ``batch`` those of the batch; the
+            sample is, so the label's ce is lowered instead.
+        batchnorm: statistics that BN uses in the attack: eval the running ones, batch those of the batch; the
             running ones are not touched by either.
-        budget: give a sample only ``ceil(steps * |strength| / eps)`` steps and leave it out of the later ones.
+        budget: give a sample only ceil(steps * |strength| / eps) steps and leave it out of the later ones.
     """
 
     eps: float = 8 / 255
@@ -51,14 +51,14 @@ class OnlineConfig:
     """Strengths and pruning decided batch by batch; needs the loss trades.
 
     Attributes:
-        mode: ``off``; ``paper`` prunes at a fixed distance from the first step on; ``ours`` prunes a fixed share after
+        mode: off; paper prunes at a fixed distance from the first step on; ours prunes a fixed share after
             a warm-up and replaces what it prunes, so that batches stay full.
         prune_at: paper: a sample that is still right this far out is pruned; 0 prunes nothing.
         prune_fraction: ours: share of samples to prune.
         warmup: ours: share of the training before pruning begins.
         search_steps: halvings of the segment.
         probe_steps: ours: after so many steps of the attack it is decided what is pruned; the rest go on alone.
-        margins_by: what strengths and easy samples are found with: the ``model`` that is trained, or its ``average``.
+        margins_by: what strengths and easy samples are found with: the model that is trained, or its average.
         per_class: ours: every class has a threshold of its own, so that the same share of each is pruned.
     """
 
@@ -109,8 +109,8 @@ class OptimizerConfig:
         lr: the highest learning rate.
         momentum: Nesterov momentum.
         weight_decay: L2 penalty.
-        decay: what it falls on: ``weights`` spares norm layers and biases, ``all-but-norms`` spares norm layers only,
-            ``all`` spares nothing.
+        decay: what it falls on: weights spares norm layers and biases, all-but-norms spares norm layers only,
+            all spares nothing.
         clip_norm: gradients longer than this are shortened to it; 0 never does.
     """
 
@@ -130,8 +130,8 @@ class ScheduleConfig:
         start_divisor: the first rate is the highest one divided by this.
         final_divisor: the last rate is the first one divided by this.
         every: samples between two changes of the rate; 0 changes it at every step.
-        low_momentum: momentum moves against the rate, from ``high_momentum`` down to this and back, if both are given.
-        high_momentum: see ``low_momentum``.
+        low_momentum: momentum moves against the rate, from high_momentum down to this and back, if both are given.
+        high_momentum: see low_momentum.
     """
 
     warmup: float = 0.025
@@ -161,7 +161,7 @@ class ComputeConfig:
 
     Attributes:
         device: such as cpu or cuda; under torchrun each process takes its own GPU.
-        precision: of the passes through the model; bf16 and fp16 use autocast. ``auto`` takes bf16 where the device
+        precision: of the passes through the model; bf16 and fp16 use autocast. auto takes bf16 where the device
             computes in it and a short trial is faster, else fp32, and writes down which.
         channels_last: keep images and weights in channels-last memory.
         compile: run the model through torch.compile.
@@ -185,10 +185,10 @@ class TrainConfig:
     """A training run, but for where the images come from; lengths are samples seen.
 
     Attributes:
-        model: a built-in architecture (``puma list``) or module:function of your own.
+        model: a built-in architecture (puma list), or path/to/file.py:Net or module:function of your own.
         init: begin with these weights, a file or a run, not random ones; average, optimizer, schedule are new.
-        init_head: ``keep`` the last layer of those weights, or ``replace`` it by a new one, for other classes.
-        loss: ``trades``, ``pgd-at`` (CE of attacked images) or ``standard`` (CE of clean images).
+        init_head: keep the last layer of those weights, or replace it by a new one, for other classes.
+        loss: trades, pgd-at (CE of attacked images) or standard (CE of clean images).
         samples_seen: length of training.
         batch_size: over all processes together.
         generated_fraction: share of generated images in each batch; None takes 0.7, as Wang et al. (2023), where the
@@ -199,7 +199,7 @@ class TrainConfig:
             None leaves the layers as they are.
         held_out: so many real images are not trained on but evaluated on; which ones depends on their sample_id alone.
         evaluate_every: samples between two evaluations on the held-out images; 0 evaluates at the end only.
-        select: which averaged model becomes model.safetensors: the ``last`` one, or the ``best`` on held-out images.
+        select: which averaged model becomes model.safetensors: the last one, or the best on held-out images.
         plan_from: share of the training after which the plan takes effect; before it every sample is kept, at eps.
         checkpoint_every: samples between two checkpoints.
         snapshot_every: samples between two averaged models that are kept in RUN/snapshots; 0 keeps none. puma scores
@@ -327,7 +327,8 @@ def check_train_config(config: TrainConfig) -> None:
             guess = f"did you mean {radius:g}/255 = {radius / 255:.4g}?"
             broken.append(f"{name} {radius:g} is larger than the range of the pixels, [0, 1]; {guess}")
     if broken:
-        raise PumaError(f"the configuration cannot be run: {'; '.join(broken).rstrip('.')}.")
+        told = "; ".join(broken).rstrip(".")
+        raise PumaError(f"the configuration cannot be run: {told}{'' if told.endswith('?') else '.'}")
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:

@@ -361,7 +361,9 @@ def _train_locked(
     processes = state.processes
     config = settle_precision(config, folder, samples, state)
     progress = _restore_state(state, folder)
-    if processes.writes:
+    if processes.writes and progress.step == config.steps:
+        tell_user(f"{folder.path} is finished: all of its {config.steps:,} steps are done")
+    elif processes.writes:
         tell_user(describe_batch(source.sampler))
         if source.first is not None:
             tell_user(describe_start(config))
@@ -371,6 +373,7 @@ def _train_locked(
             tell_user(f"warning: {sentence}")
         if progress.step:
             tell_user(f"resuming at step {progress.step:,} of {config.steps:,}")
+    if processes.writes:
         folder.forget_metrics_after(progress.step)
     processes.barrier()
     run_steps(state, source, samples.held_out, config, folder, progress, show=show)

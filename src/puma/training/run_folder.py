@@ -137,6 +137,7 @@ class RunFolder:
         held = [path for path in there if not path.name.startswith(".") and path != self.plan]
         if held or (self.path.exists() and not self.path.is_dir()):
             hint = f"continue it with: puma train --resume {self.path}" if self.has_config else "choose another --out"
+            hint = "it is a run that is finished; choose another --out" if self.model.is_file() else hint
             raise PumaError(f"{self.path} is not empty; {hint}.")
 
     def create(self, config: TrainConfig, inputs: RunInputs) -> None:
