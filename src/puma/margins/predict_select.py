@@ -155,7 +155,8 @@ class PoolEstimate:
             strength = margin.clip(-eps, eps)
             total = np.zeros(len(margin))
             for point in points:
-                total += np.abs((margin * np.exp(point * self.spread[rows])).clip(-eps, eps) - strength)
+                factor = np.exp((point * self.spread[rows]).clip(max=80))  # float32 ends at 88
+                total += np.abs((margin * factor).clip(-eps, eps) - strength)
             error[rows] = np.where(margin >= cut, 0, total / len(points) / eps)
         error[(self.spread == 0) | np.isnan(self.margin)] = 0
         return error
