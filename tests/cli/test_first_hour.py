@@ -162,7 +162,7 @@ def test_the_default_net_is_told_where_it_is_for_other_images(place: Path, puma:
         (["margins", "pool", "--model", "own_net.py:Net", "--eps", "8", "--out", "x.parquet"], "did you mean 8/255?"),
         (["evaluate", "own_net.py:Net", "pool"], "with --eps, such as --eps 8/255."),
         (["plan", "pool", "--out", "x.parquet", "--prune-easy", "20"], "(for 20 % give 0.2)"),
-        (["demo", "--out", "pool"], "pool holds other things than a demo"),
+        (["demo", "--out", "pool"], "pool is a pool, and the demo makes its own"),
     ],
 )
 def test_mistakes(words: list[str], sentence: str, place: Path, puma: Run) -> None:

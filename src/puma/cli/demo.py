@@ -24,6 +24,7 @@ from puma.experiments import (
     run_experiment,
 )
 from puma.planning import Plan
+from puma.pools import is_pool
 from puma.report import (
     RECORD_FILE,
     AccuracyDifference,
@@ -64,8 +65,8 @@ def run_demo(
     """
     if samples_seen < 1 or seeds < 1:
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
-    if out.is_dir() and any(out.iterdir()) and not (out / "runs").is_dir():
-        raise PumaError(f"{out} holds other things than a demo; give an --out that is new or empty.")
+    if is_pool(out):
+        raise PumaError(f"{out} is a pool, and the demo makes its own; give another --out.")
     check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
     workspace = Workspace(out, _demo_setting(samples_seen, generated=generated), data=out)
