@@ -337,12 +337,14 @@ def test_tables_are_copied(reader: Reader) -> None:
         button.click()
     reader.wait(lambda: len(reader.run("return window.copied")) == 3)
     csv, markdown, latex = (text.splitlines() for text in reader.run("return window.copied"))
-    assert csv[0].startswith('row,seeds,"accuracy, %","paper, %","to baseline, points","robustness (C&W), %","paper')
+    assert csv[0].startswith(
+        'row,seed numbers,"accuracy, %","paper, %","to baseline, points","robustness (C&W), %","paper'
+    )
     assert csv[1].startswith('TRADES (baseline),"0, 1","80.50 +- 0.71 [74.15, 86.85]",85.00,0 (itself)')
     assert [line.count("|") for line in markdown] == [9, 9, 9, 9]
     assert markdown[1] == "|---|---:|---:|---:|---:|---:|---:|---:|"
     assert latex[0] == r"\begin{tabular}{lrrrrrrr}"
-    assert latex[2].startswith(r"row & seeds & accuracy, \% &")
+    assert latex[2].startswith(r"row & seed numbers & accuracy, \% &")
     assert r"80.50 $\pm$ 0.71" in latex[4]
     assert len(reader.all(".tools")) == len(reader.all(".scroll")) + len(reader.all("figure"))
 
