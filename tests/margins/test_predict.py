@@ -209,14 +209,18 @@ def test_measuring_where_it_matters_reaches_what_was_asked(tmp_path: Path) -> No
     torch.testing.assert_close(found.margin[measured], exact.margin[measured], rtol=2e-3, atol=1e-6)
     keep = make_plan(pool, tmp_path / "m.parquet", prune_easy=0.3, eps=0.02).keep
     assert float((keep == make_plan(pool, exact, prune_easy=0.3, eps=0.02).keep).float().mean()) == pytest.approx(after)
-    other = measure_pool(model, pool, predicting=dataclasses.replace(config, seed=1))
-    again = compare_columns(exact.margin.numpy(), other.margin.numpy(), prune_easy=0.3, eps=0.02).plan_agreement
-    assert (after + again) / 2 >= 0.9864  # what was asked, less two standard errors of fifteen wrong ones a seed
-    covered = []
-    for some in (found, other):  # of 150 witnesses each: a standard error of 2.4 points
+    five = [
+        found,
+        *(measure_pool(model, pool, predicting=dataclasses.replace(config, seed=seed)) for seed in range(1, 5)),
+    ]
+    reached, covered = [], []
+    for some in five:
+        alike = compare_columns(exact.margin.numpy(), some.margin.numpy(), prune_easy=0.3, eps=0.02)
+        reached.append(alike.plan_agreement)
         inside = (some.margin - exact.margin).abs() <= some.half_width + 1e-6  # type: ignore[operator]
         covered.append(float(inside[(some.status == Status.PREDICTED) & exact.crossed].float().mean()))
-    assert sum(covered) / 2 > 0.86
+    assert sum(reached) / 5 >= 0.9877  # what was asked, less two standard errors of fifteen wrong ones a seed
+    assert sum(covered) / 5 > 0.86  # 150 witnesses each: a standard error of 2.4 points
     strengths = PredictConfig(measure=0.1, strength_error=0.01, eps=0.02)
     closer = measure_pool(model, pool, predicting=strengths)
     off = compare_columns(exact.margin.numpy(), closer.margin.numpy(), prune_easy=0.2, eps=0.02).strength_error
