@@ -2,8 +2,8 @@
 
     puma run fig-plan-from --preset small-real --seeds 3  # 15 trainings, 23 minutes on one core
 
-Also for the preset cifar10-eps2-scratch. At 1 the plan never begins, which is TRADES. Expect to read whether easy
-samples are needed first: from scratch, in a pilot of one seed and a short training, pruning them lost.
+Also for the preset cifar10-eps2-scratch. At 1 the plan never begins, which is TRADES. Expect, on Fashion-MNIST
+(with --samples-seen 50000), the most from a plan that begins at once, and less the later it does.
 """
 
 from puma.experiments.spec import TRADES, Experiment, MarginSpec, ModelSpec, PlanSpec, RowSpec
