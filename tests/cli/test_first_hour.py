@@ -163,6 +163,12 @@ def test_the_default_net_is_told_where_it_is_for_other_images(place: Path, puma:
         (["evaluate", "own_net.py:Net", "pool"], "with --eps, such as --eps 8/255."),
         (["plan", "pool", "--out", "x.parquet", "--prune-easy", "20"], "(for 20 % give 0.2)"),
         (["demo", "--out", "pool"], "pool is a pool, and the demo makes its own"),
+        (["demo", "--out", "own_net.py"], "--out own_net.py is a file; give a folder."),
+        (["run", "tab-gap", "--preset", "smoke", "--out", "own_net.py"], "--out own_net.py is a file; give a folder."),
+        (
+            ["run", "tab-gap", "--preset", "smoke", "--work", "own_net.py"],
+            "--work own_net.py is a file; give a folder.",
+        ),
     ],
 )
 def test_mistakes(words: list[str], sentence: str, place: Path, puma: Run) -> None:

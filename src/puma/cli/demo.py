@@ -67,6 +67,8 @@ def run_demo(
         raise PumaError(f"--samples-seen and --seeds must be positive, got {samples_seen} and {seeds}.")
     if is_pool(out):
         raise PumaError(f"{out} is a pool, and the demo makes its own; give another --out.")
+    if out.is_file():
+        raise PumaError(f"--out {out} is a file; give a folder.")
     check_out(out / "report.html", force=False)
     torch.set_num_threads(1)  # a net this small is slower with more
     workspace = Workspace(out, _demo_setting(samples_seen, generated=generated), data=out)

@@ -163,6 +163,8 @@ def check_inputs(experiment: Experiment, rows: list[RowSpec], workspace: Workspa
     """Raise before anything is computed if something cannot be."""
     if seeds < 1:
         raise PumaError(f"give at least one seed, got {seeds}.")
+    if workspace.path.is_file():
+        raise PumaError(f"--work {workspace.path} is a file; give a folder.")
     if not rows:
         raise PumaError(f"preset {workspace.setting.preset} has no net for that row of {experiment.name}; run others.")
     resolve_device(workspace.setting.nets["main"].compute.device)

@@ -153,6 +153,8 @@ def find_commit() -> str:
 
 def check_table(out: Path, name: str) -> Path:
     """Return where the results go; a folder or file that cannot be written to is told before hours of work."""
+    if out.is_file():
+        raise PumaError(f"--out {out} is a file; give a folder.")
     out.mkdir(parents=True, exist_ok=True)
     table = out / f"{name}.csv"
     if table.exists():
