@@ -220,7 +220,7 @@ def test_what_cannot_be_used_is_told_before_the_work(tmp_path: Path, puma: Run) 
     (tmp_path / "afile").write_text("")
     smoke = ["run", "tab-gap", "--preset", "smoke", "--work", str(tmp_path / "work")]
     code, _, err = puma(*smoke, "--out", str(tmp_path / "afile"))
-    assert (code, "File exists" in err) == (2, True)
+    assert (code, "is a file; give a folder" in err) == (2, True)
     large = tmp_path / "large" / "fashion-mnist-14px"
     for part in ("train", "test"):
         write(large / part, 20, (28, 28, 1))
