@@ -154,15 +154,20 @@ def test_a_killed_export_goes_on_and_another_is_refused(tmp_path: Path, pool: Po
         export(other, tmp_path / "new", shard_size=0, force=False)
 
 
-def test_keys_that_differ_in_their_ending_alone_stay_apart(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "n01.tar", "w") as tar:
-        for name in ("a.jpg", "a.png", "a.b.png"):
+def index_keys(folder: Path, *names: str, encoding: str = "utf-8") -> Pool:
+    """Index a tar of pictures with these names."""
+    with tarfile.open(folder / "n01.tar", "w", format=tarfile.GNU_FORMAT, encoding=encoding) as tar:
+        for name in names:
             content = encode(0)
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    index_tars(tmp_path / "n01.tar", tmp_path / "pool", ShardOptions(DecodePolicy(16)))
-    pool = Pool.open(tmp_path / "pool")
+    index_tars(folder / "n01.tar", folder / "pool", ShardOptions(DecodePolicy(16)))
+    return Pool.open(folder / "pool")
+
+
+def test_keys_that_differ_in_their_ending_alone_stay_apart(tmp_path: Path) -> None:
+    pool = index_keys(tmp_path, "a.jpg", "a.png", "a.b.png")
     kept = KeptSamples.choose(make_plan(pool, eps=8 / 255), pool)
     export_webdataset(kept, tmp_path / "wds", shard_size=8, force=False)
     with tarfile.open(tmp_path / "wds/kept-000000.tar") as tar:
@@ -171,13 +176,7 @@ def test_keys_that_differ_in_their_ending_alone_stay_apart(tmp_path: Path) -> No
 
 
 def test_a_key_with_a_line_break_is_in_no_list_of_lines(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "n01.tar", "w") as tar:
-        content = encode(0)
-        member = tarfile.TarInfo("a\nb.png")
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    index_tars(tmp_path / "n01.tar", tmp_path / "pool", ShardOptions(DecodePolicy(16)))
-    pool = Pool.open(tmp_path / "pool")
+    pool = index_keys(tmp_path, "a\nb.png")
     kept = KeptSamples.choose(make_plan(pool, eps=8 / 255), pool)
     with pytest.raises(PumaError, match=r"the key 'n01/a\\nb.png' has a line break"):
         export_keys(kept, tmp_path / "kept.txt")
@@ -185,14 +184,7 @@ def test_a_key_with_a_line_break_is_in_no_list_of_lines(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_not_utf8_are_written(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "n01.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as tar:
-        for name in ("é.png", "è.png"):
-            content = encode(0)
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    index_tars(tmp_path / "n01.tar", tmp_path / "pool", ShardOptions(DecodePolicy(16)))
-    pool = Pool.open(tmp_path / "pool")
+    pool = index_keys(tmp_path, "é.png", "è.png", encoding="latin-1")
     plan = make_plan(pool, eps=8 / 255)
     kept = KeptSamples.choose(plan, pool)
     keys = export_keys(kept, tmp_path / "kept.txt")
