@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.commands import SETUP, Bench
-from faults.endings import end_commands
+from faults.endings import end_accesses, end_commands
 from faults.hosts import disturb_ranks, use_two_hosts
 from faults.scenarios import SCENARIOS, FaultOutcome
 
-_ALONE = ("rank", "hosts", "endings")
+_ALONE = ("rank", "hosts", "endings", "accesses")
+
+_TIMES = 5  # as many accesses of tables as ends of commands: they take a tenth of the time
 
 
 def run_scenarios(names: list[str], bench: Bench, seed: int, kills: int, runs: int) -> Iterator[FaultOutcome]:
@@ -27,6 +29,8 @@ def run_scenarios(names: list[str], bench: Bench, seed: int, kills: int, runs: i
             yield from use_two_hosts(bench.base, bench.base.parent)
         elif name == "endings":
             yield from end_commands(bench, runs)
+        elif name == "accesses":
+            yield from end_accesses(bench, _TIMES * runs)
         else:
             yield from SCENARIOS[name](bench, draw, kills)
 

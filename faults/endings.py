@@ -3,9 +3,13 @@
 Threads of Arrow may still work when the interpreter ends, and abort a process whose work is done. Every run is a fresh
 interpreter, as a user's is: children forked from a process that had imported everything never showed the fault where
 fresh ones did.
+
+An interpreter that does no more than read or write one table is ten times as fast, and shows the fault as often. So the
+few functions that all verbs reach tables by are run many more times, beside what was done before, which must abort.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -55,6 +59,18 @@ VERBS = {
     "demo": "demo --samples-seen 64 --seeds 1 --out {out}/demo",
 }
 
+_COLUMNS = "{'sample_id': pa.int64(), 'margin': pa.float32(), 'status': pa.int8()}"
+_HEAD = "import sys, pyarrow as pa; from pathlib import Path; path, out = sys.argv[1:]; from puma import tables; "
+ACCESSES = {
+    "read_head": "tables.read_head(path, 'margins')",
+    "read_columns": f"tables.read_columns(path, {_COLUMNS}, 'margins')",
+    # never closed
+    "open_table": "opened = tables.open_table(Path(path), 'margins'); table = opened.__enter__().read()",
+    "write_table": f"read = tables.read_columns(path, {_COLUMNS}, 'margins'); table = pa.table(read); "
+    "tables.write_table(out, table.schema, [table], {})",
+}
+FORMERLY = "import pyarrow.parquet as pq; file = open(path, 'rb'); table = pq.read_table(file)"
+
 
 @dataclass(frozen=True)
 class _Ending:
@@ -80,10 +96,31 @@ def end_commands(bench: Bench, runs: int, verbs: dict[str, str] | None = None) -
             yield FaultOutcome("end of the interpreter", name, f"{runs} runs, {_AT_ONCE} at once", wrong, cases=runs)
 
 
+def end_accesses(bench: Bench, runs: int) -> Iterator[FaultOutcome]:
+    """Run each way to reach a table so many times in interpreters that do nothing else; what was done before aborts."""
+    bench.clear()
+    with ThreadPoolExecutor(2 * _AT_ONCE) as pool:
+        for name, code in {**ACCESSES, "a Python file, as before": FORMERLY}.items():
+            lines = [[_HEAD + code, str(bench.base / "m.parquet"), str(bench.out / str(i))] for i in range(runs)]
+            ends = list(pool.map(lambda words: _end_interpreter("-c", *words), lines))
+            counted = dict(Counter(end.code for end in ends))
+            wrong = "" if counted == {0: runs} else f"exits {counted}: {next(end.said for end in ends if end.code)}"
+            if code == FORMERLY:
+                counts = f", exits {counted}"
+                wrong = "" if -signal.SIGABRT in counted else f"{counts[2:]}: no abort, so nothing is shown"
+                yield FaultOutcome("table accesses", name, f"{runs} runs{counts}", wrong, cases=0)
+            else:
+                yield FaultOutcome("table accesses", name, f"{runs} runs, {2 * _AT_ONCE} at once", wrong, cases=runs)
+
+
 def run_to_the_end(words: str) -> _Ending:
     """Run a command in an interpreter of its own until that has ended by itself."""
+    return _end_interpreter("-m", "puma", *words.split())
+
+
+def _end_interpreter(*words: str) -> _Ending:
     ended = subprocess.run(
-        [sys.executable, "-m", "puma", *words.split()],
+        [sys.executable, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -76,3 +76,17 @@ def test_a_model_that_cannot_be_traced_or_copied_is_used_as_it_is() -> None:
         assert torch.equal(prepare_model(model, images)(images), model(images))
     unique = Unique()
     assert prepare_model(unique, images) is unique
+
+
+def test_the_copy_has_no_subnormal_weights() -> None:
+    model = build("resnet4b", 10).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter[parameter.abs() < parameter.abs().median()] = 1e-40
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    images = torch.rand(4, 3, 32, 32)
+    ready = prepare_model(model, images)
+    assert all(((p == 0) | (p.abs() > 1e-38)).all() for p in ready.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(ready(images), model(images))
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -188,7 +188,12 @@ def call_verb(words: list[str]) -> None:
         from puma.cli.flags import parse_flags
 
     rest = words[len(verb.split()) :]
-    contextvars.copy_context().run(parse_flags(load_verb(verb, rest), verb, rest))  # what a verb trusts ends with it
+    function = load_verb(verb, rest)
+    if "torch" in sys.modules:
+        from puma.processes import start_threads
+
+        start_threads()
+    contextvars.copy_context().run(parse_flags(function, verb, rest))  # what a verb trusts ends with it
 
 
 def find_verb(words: list[str]) -> str | None:

@@ -20,7 +20,7 @@ from puma.attacks import pgd
 from puma.errors import PumaError
 from puma.models import save_tensors
 from puma.pools import Pool, to_unit
-from puma.processes import ProcessGroup, SignalFlag, catch_signals
+from puma.processes import ProcessGroup, SignalFlag, catch_signals, flush_subnormals
 from puma.progress import Advance, progress_bar
 from puma.scores import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches
@@ -47,6 +47,7 @@ def run_steps(
     window, note, clock = MetricsWindow(), "", StopClock(state, config)
     left = (config.steps - progress.step) * config.batch_size
     with (
+        flush_subnormals(),
         prefetch_batches(source, range(progress.step, config.steps)) as batches,
         progress_bar("train", left, enabled=show and state.processes.writes) as advance,
         TensorBoardWriter(folder.path, enabled=state.processes.writes) as scalars,
