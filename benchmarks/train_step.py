@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.side_by_side import interleaved, print_table
-from puma.models import build, frozen
+from puma.models import build, flush_subnormals, frozen
 from puma.models.prepare import BatchNormMode
-from puma.processes import ProcessGroup, flush_subnormals
+from puma.processes import ProcessGroup
 from puma.training import TrainConfig
 from puma.training.batches import TrainBatch
 from puma.training.config import AttackConfig, ComputeConfig

@@ -2,17 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from puma import Pool, evaluate, measure_margins, pgd, train
 from puma.errors import PumaError
-from puma.processes import catch_signals, flush_subnormals, join_processes, resolve_device
+from puma.processes import catch_signals, join_processes, resolve_device
 
 
 def test_alone_without_torchrun() -> None:
@@ -50,70 +45,3 @@ def test_signals_set_a_flag_and_the_second_interrupt_is_real() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def flushes() -> bool:
-    """Whether this thread takes subnormal numbers for 0."""
-    return bool(torch.full((1,), 1e-40).mul(1.0) == 0)
-
-
-def test_subnormals_are_flushed_within_the_block_alone() -> None:
-    assert not flushes()
-    with flush_subnormals():
-        assert flushes()
-        with flush_subnormals():
-            assert flushes()
-        assert flushes()
-    assert not flushes()
-    with pytest.raises(ValueError, match="odd"), flush_subnormals():
-        raise ValueError("odd")
-    assert not flushes()
-
-
-class WatchedNet(nn.Module):
-    """A net that notes at each forward whether subnormals are flushed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 10)
-        self.seen: list[bool] = []
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.seen.append(flushes())
-        logits: torch.Tensor = self.linear(images.flatten(1))
-        return logits
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "WatchedNet":
-        copied = WatchedNet()
-        copied.load_state_dict(self.state_dict())
-        copied.seen = self.seen  # what a copy sees counts too
-        return copied
-
-
-def test_every_pass_of_training_measuring_and_evaluating_flushes_subnormals(tmp_path: Path) -> None:
-    images, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
-    net, pool = WatchedNet(), Pool.from_tensors(images, labels)
-    begun = len(net.seen)
-    run = tmp_path / "run"
-    train(net, pool, out=run, samples_seen=64, batch_size=32, held_out=8, eps=0.1, steps=2, padding=0)
-    trained = net.seen[begun:]
-    assert len(trained) > 2 * (2 + 2)  # two steps of two attack steps and two outer passes, at least
-    assert sum(not seen for seen in trained) <= 4, "only what tries the net out may come without"
-    begun = len(net.seen)
-    with torch.inference_mode():
-        logits = net(images)
-    measured = measure_margins(net, images, logits.argmax(1))
-    assert measured.crossed.all()
-    evaluate(net, images, labels, 0.1)
-    pgd(net, images, labels, 0.1, steps=2)
-    assert all(net.seen[begun + 1 :])
-    assert not flushes()
-
-
-def test_threads_of_the_command_line_flush_subnormals() -> None:
-    code = (
-        "import torch; torch.set_num_threads(2); from puma.processes import start_threads; start_threads(); "
-        "found = torch.full((1 << 18,), 1e-40).mul_(1.0) == 0; print(int(found.sum()))"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert int(told) == 1 << 17, "the other thread's half, and not this one's"

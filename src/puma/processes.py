@@ -131,27 +131,6 @@ def resolve_device(device: str, local_rank: int | None = None) -> torch.device:
     return place
 
 
-@contextmanager
-def flush_subnormals() -> Iterator[None]:
-    """Within the block numbers nearer to 0 than 1e-38 count as 0 on the CPU, which is slow with them.
-
-    Weights that only weight decay moves end there: of a public robust net a fifth, and with them it takes ten times as
-    long. Threads that torch starts within the block do so for good, those that it has started before do not.
-    """
-    before = bool(torch.full((1,), 1e-40).mul(1.0) == 0)  # torch does not tell
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
-def start_threads() -> None:
-    """Start torch's threads, so that they flush subnormal numbers; this one does so in ``flush_subnormals`` alone."""
-    with flush_subnormals():
-        torch.zeros(torch.get_num_threads() << 16).exp_()  # large enough to be shared among them
-
-
 def measure_peak_memory(device: torch.device) -> int:
     """Return the most bytes that this process has had so far, on its device too; 0 where the system does not tell."""
     if sys.platform == "win32":

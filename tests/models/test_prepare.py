@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from puma.models import build
-from puma.models.prepare import fold_batchnorm, prepare_model
+from puma.models.prepare import fold_batchnorm, frozen, prepare_model
 
 
 def settled(name: str) -> nn.Module:
@@ -85,8 +85,22 @@ def test_the_copy_has_no_subnormal_weights() -> None:
             parameter[parameter.abs() < parameter.abs().median()] = 1e-40
     before = {key: value.clone() for key, value in model.state_dict().items()}
     images = torch.rand(4, 3, 32, 32)
-    ready = prepare_model(model, images)
+    with frozen(model):  # as where it is measured: subnormal numbers count as 0 there
+        ready = prepare_model(model, images)
+    assert any((p == 0).any() for p in ready.parameters())
     assert all(((p == 0) | (p.abs() > 1e-38)).all() for p in ready.parameters())
     with torch.no_grad():
         torch.testing.assert_close(ready(images), model(images))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_subnormal_weights_that_count_are_kept() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-39)
+    images = torch.rand(4, 1, 4, 4)
+    ready = prepare_model(model, images)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in ready.state_dict().items())
+    with torch.no_grad():
+        assert (ready(images) != 0).all()

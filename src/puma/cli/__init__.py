@@ -190,7 +190,7 @@ def call_verb(words: list[str]) -> None:
     rest = words[len(verb.split()) :]
     function = load_verb(verb, rest)
     if "torch" in sys.modules:
-        from puma.processes import start_threads
+        from puma.models import start_threads
 
         start_threads()
     contextvars.copy_context().run(parse_flags(function, verb, rest))  # what a verb trusts ends with it

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from puma.margins.search.engine import Arrival, Rows, SearchMethod, Status, run_
 from puma.margins.search.line_search import Box
 from puma.margins.search.methods import SearchSetting, find_method, make_ready
 from puma.margins.search.network import Network
-from puma.models import frozen
+from puma.models import flush_subnormals, frozen
 from puma.progress import progress_bar
 
 _EXAMPLES = 8  # images that a model is tried on first
@@ -171,9 +171,11 @@ def prepare_measurement(
     """Freeze the model, prepare a copy, assemble the search; afterwards the model and the RNG are as they were."""
     device, dtype = find_placement(model)
     examples = examples[:_EXAMPLES].to(device, dtype)
-    with frozen(model), torch.random.fork_rng():
-        logits = examine_model(model, examples, pool_classes)
-        classes, scale = logits.shape[1], find_logit_scale(logits)
+    with frozen(model), torch.random.fork_rng(), ExitStack() as stack:
+        with flush_subnormals(enabled=False):
+            logits = examine_model(model, examples, pool_classes)
+            classes, scale = logits.shape[1], find_logit_scale(logits)
+        stack.enter_context(flush_subnormals(enabled=scale <= 1))  # logits so small must not be flushed
         search, kept = make_ready(model, examples, logits, compiled=compiled)
         network = Network(search, model, tuple(examples.shape[1:]), autocast, scale)
         box, chosen = Box(float(bounds[0]), float(bounds[1])), find_norm(norm)

@@ -5,10 +5,12 @@ from puma.models.ema import EmaConfig, copy_for_ema, update_ema
 from puma.models.prepare import (
     BatchNormMode,
     fingerprint_model,
+    flush_subnormals,
     fold_batchnorm,
     frozen,
     gives_same_logits,
     prepare_model,
+    start_threads,
 )
 from puma.models.source import call_model_function, load_named_model, normalize_model
 from puma.models.trust import check_code, find_code, remember_code, trust_code, trust_code_from_now_on
@@ -25,6 +27,7 @@ __all__ = [
     "count_parameters",
     "find_code",
     "fingerprint_model",
+    "flush_subnormals",
     "fold_batchnorm",
     "frozen",
     "gives_same_logits",
@@ -37,6 +40,7 @@ __all__ = [
     "read_tensors",
     "remember_code",
     "save_tensors",
+    "start_threads",
     "trust_code",
     "trust_code_from_now_on",
     "update_ema",

@@ -18,9 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from puma.attacks import pgd
 from puma.errors import PumaError
-from puma.models import save_tensors
+from puma.models import flush_subnormals, save_tensors
 from puma.pools import Pool, to_unit
-from puma.processes import ProcessGroup, SignalFlag, catch_signals, flush_subnormals
+from puma.processes import ProcessGroup, SignalFlag, catch_signals
 from puma.progress import Advance, progress_bar
 from puma.scores import OutcomeRecord, covers_steps, outcome_file
 from puma.training.batches import BatchSource, PrefetchedBatches, prefetch_batches

@@ -5,7 +5,7 @@ Finished searches leave and make room for fresh images, so that no batch runs ha
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -87,30 +87,36 @@ class Rows:
     def take(self, index: Tensor) -> "Rows":
         """Return the rows at ``index`` (positions or a mask)."""
         index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index
-        return Rows(**{field.name: getattr(self, field.name).index_select(0, index) for field in fields(self)})
+        return _make_rows({name: column.index_select(0, index) for name, column in vars(self).items()})
 
     def split(self, count: int) -> tuple["Rows", "Rows"]:
         """Return the first ``count`` rows and the others, without copying."""
-        first = {field.name: getattr(self, field.name)[:count] for field in fields(self)}
-        rest = {field.name: getattr(self, field.name)[count:] for field in fields(self)}
-        return Rows(**first), Rows(**rest)
+        first = {name: column[:count] for name, column in vars(self).items()}
+        rest = {name: column[count:] for name, column in vars(self).items()}
+        return _make_rows(first), _make_rows(rest)
 
     def change(self, **columns: Any) -> "Rows":
         """Return rows with some columns replaced."""
-        return replace(self, **columns)
+        return _make_rows({**vars(self), **columns})
+
+
+def _make_rows(columns: dict[str, Tensor]) -> Rows:
+    """Return rows of all columns; a frozen dataclass of so many takes as long to make as a step's arithmetic."""
+    rows = object.__new__(Rows)
+    vars(rows).update(columns)
+    return rows
 
 
 def join_rows(parts: list[Rows]) -> Rows:
     """Stack rows."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)})
+    return _make_rows({name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def put_rows(rows: Rows, index: Tensor, some: Rows) -> Rows:
     """Return rows with those at ``index`` replaced."""
-    columns = {f.name: getattr(rows, f.name).index_copy(0, index, getattr(some, f.name)) for f in fields(Rows)}
-    return Rows(**columns)
+    return _make_rows({name: column.index_copy(0, index, vars(some)[name]) for name, column in vars(rows).items()})
 
 
 def open_rows(arrival: Arrival, prediction: Tensor, scale: Tensor, rival: Tensor) -> Rows:
@@ -219,21 +225,25 @@ def run_search(
     spent: Callable[[Tensor, int, int], None],
 ) -> None:
     """Drive every arrival to its end. No stage has much more than a batch waiting, however many arrive."""
-    queues = [RowQueue() for _ in method.stages]
+    queues, done = [RowQueue() for _ in method.stages], RowQueue()
     more = True
     while more or any(queues):
+        if len(done) >= batch_size:
+            finished(done.pop(len(done)))
         index = _next_stage(queues, batch_size, more)
         if index is None:
             arrival = next(arrivals, None)
             more = arrival is not None
             if arrival is not None:
                 spent(arrival.owner, method.begin_forwards, method.begin_backwards)
-                _route_rows(method.begin(arrival), queues, finished)
+                _route_rows(method.begin(arrival), queues, done)
             continue
         stage = method.stages[index]
         rows = queues[index].pop(batch_size)
         spent(rows.owner, stage.forwards, stage.backwards)
-        _route_rows(stage.run(rows), queues, finished)
+        _route_rows(stage.run(rows), queues, done)
+    if len(done):
+        finished(done.pop(len(done)))
 
 
 def _next_stage(queues: list[RowQueue], batch_size: int, more: bool) -> int | None:
@@ -244,13 +254,10 @@ def _next_stage(queues: list[RowQueue], batch_size: int, more: bool) -> int | No
     return next(index for index, queue in enumerate(queues) if len(queue))
 
 
-def _route_rows(rows: Rows, queues: list[RowQueue], finished: Callable[[Rows], None]) -> None:
+def _route_rows(rows: Rows, queues: list[RowQueue], done: RowQueue) -> None:
     kinds = torch.unique(rows.stage).tolist()  # the one host sync of a step
     for index in kinds:
         if index == DROPPED:
             continue
         chosen = rows if len(kinds) == 1 else rows.take(rows.stage == index)
-        if index == DONE:
-            finished(chosen)
-        else:
-            queues[index].push(chosen)
+        (done if index == DONE else queues[index]).push(chosen)
