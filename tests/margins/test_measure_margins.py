@@ -246,3 +246,12 @@ class Scaled(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         return self.factor * logits
+
+
+def test_rivals_that_race_stay_together_in_batches_of_one() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 6))
+    images, labels = torch.rand(40, 1, 4, 4), torch.arange(40) % 6
+    one, many = (measure_margins(model, images, labels, method="tight", batch_size=size) for size in (1, 64))
+    assert torch.equal(one.status, many.status)
+    torch.testing.assert_close(one.margin, many.margin, rtol=1e-4, atol=1e-6)

@@ -1,5 +1,6 @@
-"""Numbers nearer to 0 than 1e-38 count as 0 in every pass, and nowhere else."""
+"""Numbers nearer to 0 than 1e-38 count as 0 in every pass."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,53 @@ def test_threads_of_the_command_line_flush_subnormals() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(told) == 1 << 17, "the other thread's half, and not this one's"
+
+
+_WATCHING = """
+import sys, torch
+class Net(torch.nn.Sequential):
+    def forward(self, images):
+        if torch.full((1,), 1e-40).mul(1.0) == 0:  # within the block
+            kept = int((torch.full((1 << 18,), 1e-40).mul_(1.0) != 0).sum())
+            print("threads keep", kept, file=sys.stderr)
+        return super().forward(images)
+def make():
+    return Net(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+"""
+
+
+@pytest.mark.parametrize("verb", ["margins", "evaluate"])
+def test_all_threads_of_a_verb_flush_subnormals(verb: str, tmp_path: Path) -> None:
+    Pool.from_tensors(torch.rand(4, 1, 8, 8), torch.arange(4) * 3).save(tmp_path / "pool")
+    (tmp_path / "net.py").write_text(_WATCHING)
+    words = {
+        "margins": "margins pool --model net.py:make --trust-code --out m.parquet",
+        "evaluate": "evaluate net.py:make pool --trust-code --eps 0.1 --attacks clean --curve-samples 0 --out e",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "puma", *words[verb].split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "threads keep 0\n" in ended.stderr
+    assert {line for line in ended.stderr.splitlines() if line.startswith("threads")} == {"threads keep 0"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_flag_is_as_before_whatever_the_default_dtype(dtype: torch.dtype) -> None:
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with flush_subnormals(), flush_subnormals():
+            pass
+        assert sys.float_info.min / 2 > 0
+        with flush_subnormals():
+            with flush_subnormals():
+                pass
+            assert sys.float_info.min / 2 == 0
+    finally:
+        torch.set_default_dtype(usual)

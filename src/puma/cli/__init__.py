@@ -189,7 +189,7 @@ def call_verb(words: list[str]) -> None:
 
     rest = words[len(verb.split()) :]
     function = load_verb(verb, rest)
-    if "torch" in sys.modules:
+    if "torch" in sys.modules:  # puma margins, which imports it later, does this itself
         from puma.models import start_threads
 
         start_threads()

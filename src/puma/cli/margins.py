@@ -81,11 +81,12 @@ def measure_files(
 
     from puma.attacks import check_radius
     from puma.margins import METHODS, PredictConfig, describe_task, measure_to_file, predict_instead
-    from puma.models import fingerprint_model
+    from puma.models import fingerprint_model, start_threads
     from puma.pools import open_pools
     from puma.processes import resolve_device
     from puma.training import load_model
 
+    start_threads()
     if out.suffix != ".parquet":
         raise PumaError(f"--out must end in .parquet, got {out.name!r}; puma margins export makes a .csv of it.")
     check_radius(eps, "--eps", norm=norm)

@@ -5,6 +5,7 @@ or take its fingerprint; and keep the processor from numbers that it is slow wit
 import copy
 import hashlib
 import operator
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ def flush_subnormals(enabled: bool = True) -> Iterator[None]:
     Weights that only weight decay moves end there: of a public robust net a fifth, and with them it takes ten times as
     long. Threads that torch starts within the block do so for good, those that it has started before do not.
     """
-    before = bool(torch.full((1,), 1e-40).mul(1.0) == 0)  # torch does not tell
+    before = sys.float_info.min / 2 == 0  # torch does not tell
     torch.set_flush_denormal(enabled)
     try:
         yield
@@ -73,15 +74,19 @@ def start_threads() -> None:
 def prepare_model(model: nn.Module, example: Tensor) -> nn.Module:
     """Return a copy for measuring that gives the same logits as ``model.eval()``; the model itself is not touched.
 
-    The copy is faster: no gradients to weights, subnormal ones 0, BN folded into convolutions, channels last in memory.
-    ``example`` images prove it: a copy whose logits differ is thrown away for a plainer one. A model that cannot be
-    traced is copied as it is, and one that cannot even be copied is returned itself.
+    The copy is faster: no gradients to weights, BN folded into convolutions, channels last in memory, no subnormal
+    weights. ``example`` images prove it: a copy whose logits differ is thrown away for a plainer one. A model that
+    cannot be traced is copied as it is, and one that cannot even be copied is returned itself.
     """
     try:
         plain = copy.deepcopy(model).eval().requires_grad_(False)
-        _drop_subnormals(plain, example)
     except Exception:  # any module may refuse to be copied, in its own way
         return model
+    return _drop_subnormals(_fold_if_same(plain, example), example)
+
+
+def _fold_if_same(plain: nn.Module, example: Tensor) -> nn.Module:
+    """Lay a model out channels last and fold its BN, if its logits stay the same."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules()):
         return _to_channels_last(plain)
     wanted = _compute_logits(plain, example)
@@ -95,20 +100,27 @@ def prepare_model(model: nn.Module, example: Tensor) -> nn.Module:
     return plain
 
 
-def _drop_subnormals(model: nn.Module, example: Tensor) -> None:
+_EXPONENTS = {torch.float32: (torch.int32, 0xFF << 23), torch.float64: (torch.int64, 0x7FF << 52)}
+
+
+def _drop_subnormals(model: nn.Module, example: Tensor) -> nn.Module:
     """Set subnormal weights to 0, which threads that do not flush them are slow with, if the logits stay the same."""
-    with flush_subnormals(enabled=False):  # or they would compare as 0
-        floats = [weight for weight in model.parameters() if weight.is_floating_point()]
-        found = [(weight, (weight.abs() < torch.finfo(weight.dtype).tiny) & (weight != 0)) for weight in floats]
-        found = [(weight, subnormal) for weight, subnormal in found if bool(subnormal.any())]
-        if not found:
-            return
-        wanted, before = _compute_logits(model, example), [weight.clone() for weight, _ in found]
-        for weight, subnormal in found:
-            weight.masked_fill_(subnormal, 0)
+    found: list[tuple[Tensor, Tensor]] = []
+    for weight in model.parameters():
+        if weight.dtype in _EXPONENTS and not weight.is_inference():
+            kind, exponent = _EXPONENTS[weight.dtype]
+            bits = weight.detach().view(kind)  # arithmetic may take them for 0 already
+            subnormal = ((bits & exponent) == 0) & (bits * 2 != 0)
+            if bool(subnormal.any()):
+                found.append((weight, subnormal))
+    if found:
+        wanted, before = _compute_logits(model, example), [values.clone() for values, _ in found]
+        for values, subnormal in found:
+            values.masked_fill_(subnormal, 0)
         if not gives_same_logits(model, example, wanted):
-            for (weight, _), values in zip(found, before, strict=True):
-                weight.copy_(values)
+            for (values, _), kept in zip(found, before, strict=True):
+                values.copy_(kept)
+    return model
 
 
 def _to_channels_last(model: nn.Module) -> nn.Module:

@@ -66,7 +66,7 @@ def test_batches_are_full_until_the_end_and_everyone_finishes_once() -> None:
 
 def test_owners_are_not_parted() -> None:
     owner = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3])
-    assert [count_whole_owners(owner, count) for count in (1, 2, 3, 4, 5, 6, 7)] == [1, 2, 2, 2, 5, 6, 6]
+    assert [count_whole_owners(owner, count) for count in (1, 2, 3, 4, 5, 6, 7)] == [2, 2, 2, 2, 5, 6, 6]
     queue = RowQueue()
     queue.push(rows_of(owner[:5]))
     queue.push(rows_of(owner[5:]))

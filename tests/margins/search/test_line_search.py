@@ -1,12 +1,15 @@
 """Norms, rays, and rivals ranked by norms."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from margins.problems import NORMS, affine, net_images, smooth_net
 from puma.attacks.norms import find_norm
-from puma.margins.search.engine import Arrival, open_rows
+from puma.margins.search.engine import DONE, Arrival, Status, open_rows
 from puma.margins.search.line_search import Box, LineSearch, newton_on_ray, search_line
 from puma.margins.search.network import Network
 from puma.margins.search.opening import estimate_pair_norms
@@ -92,3 +95,56 @@ def test_rows_and_images_are_inverse() -> None:
     network = Network(smooth_net(), smooth_net(), (3, 8, 8))
     assert torch.equal(network.to_images(network.to_rows(images)), images)
     assert network.to_images(network.to_rows(images)).is_contiguous(memory_format=torch.channels_last)
+
+
+def count_looks(gap: Callable[[Tensor], Tensor], first: float, tolerance: float) -> tuple[int, float]:
+    """Search one ray for the root of a gap at 1 from a first radius; return the looks and where it ended."""
+
+    class Gap(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            found = gap(images.flatten(1)[:, 0].double()).float()
+            return torch.stack([found, torch.zeros_like(found)], 1)
+
+    network, label = Network(Gap(), Gap(), (1, 1, 1)), torch.zeros(1, dtype=torch.int64)
+    scale = gap(torch.zeros(1).double()).float()
+    rows = open_rows(Arrival(label, torch.zeros(1, 1), label), label, scale, label + 1)
+    rows = rows.change(pattern=torch.ones(1, 1), radius=torch.tensor([first]), slope=scale / first)
+    config = LineSearch(tolerance=tolerance, reach=8.0)
+    while rows.stage.item() != DONE:
+        rows = search_line(rows, network, Box(0.0, 8.0), config)
+    assert rows.status.item() == Status.CROSSED
+    return int(rows.looks), float(rows.high)
+
+
+_GAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "line": lambda r: 1 - r,
+    "step": lambda r: torch.where(r < 1, 1.0, -1.0),
+    "S-curve": lambda r: torch.tanh(5 * (1 - r)),
+    "steep S-curve": lambda r: torch.tanh(100 * (1 - r)),
+    "concave": lambda r: 1 - r**2,
+    "convex": lambda r: torch.exp(-r) - math.exp(-1),
+    "kink": lambda r: torch.where(r < 0.9, 1 - r, 0.1 - 20 * (r - 0.9)) + 1.9 * (r >= 0.9),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "mean", "most"),
+    [
+        ("line", 1e-3, 3.4, 4),
+        ("line", 2e-4, 3.4, 4),
+        ("kink", 2e-4, 4.5, 7),
+        ("concave", 1e-3, 5.2, 9),
+        ("convex", 2e-4, 5.5, 8),
+        ("S-curve", 1e-3, 6.5, 12),
+        ("S-curve", 2e-4, 7.0, 17),
+        ("steep S-curve", 1e-3, 13.5, 17),
+        ("step", 1e-3, 15.5, 17),
+        ("step", 2e-4, 18.2, 20),
+    ],
+)
+def test_looks_are_few_and_never_many(name: str, tolerance: float, mean: float, most: int) -> None:
+    """A gap that is nearly a line takes a few looks; one that is none takes a few more than halving alone would."""
+    found = [count_looks(_GAPS[name], float(first), tolerance) for first in torch.linspace(0.5, 2.0, 61)]
+    looks = [looks for looks, _ in found]
+    assert (sum(looks) / len(looks) <= mean, max(looks) <= most) == (True, True), (sum(looks) / len(looks), max(looks))
+    assert all(1 <= end <= 1 + 2 * tolerance for _, end in found)

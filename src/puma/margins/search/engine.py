@@ -97,6 +97,7 @@ class Rows:
 
     def change(self, **columns: Any) -> "Rows":
         """Return rows with some columns replaced."""
+        assert columns.keys() <= vars(self).keys(), columns.keys()
         return _make_rows({**vars(self), **columns})
 
 
@@ -192,9 +193,9 @@ class RowQueue:
 
 
 def count_whole_owners(owner: Tensor, count: int) -> int:
-    """Return the largest cut, at most ``count``, that lies between two owners; one too large is cut."""
+    """Return the largest cut, at most ``count``, that lies between two owners; the first owner is never cut."""
     ends = (owner[1 : count + 1] != owner[:count]).nonzero().squeeze(1)
-    return int(ends[-1]) + 1 if len(ends) else count
+    return int(ends[-1]) + 1 if len(ends) else int((owner == owner[0]).long().cumprod(0).sum())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ ray is ``clip(origin + r * pattern)``. For an affine gap this clipped ray passes
 the boundary inside the box, for both norms, when the pattern is the steepest descent of the gap.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,11 +28,12 @@ _ASTRAY = 1.5
 _WIDEST_STEP = 2.0  # before the boundary is bracketed, a slope seen at one radius is not trusted farther than twice it
 # of the bracket: a look nearer to an end would hardly narrow it; unless it is so near that it ends the search
 _FROM_THE_ENDS = 0.02
-# secants may narrow a bracket slowly: how far they may lie from its middle shrinks with every look, so that the search
-# ends after about so many, as surely as by halving alone (the projection of the method ITP); halving takes ten for a
-# tolerance of 1e-3
-_LONGEST_SEARCH = 14
-_NEARLY_THERE = 10  # tolerances from an end of the bracket: a secant that lands so near it usually ends the search
+# secants may narrow a bracket slowly: how far they may lie from its middle shrinks with every look, as in the method
+# ITP, until so many looks more than halving alone takes are spent
+_MORE_THAN_HALVING = 4
+# tolerances from an end of the bracket: a secant that lands so near it usually ends the search, and may; but after so
+# many looks only every other one, or it would creep up to a step in the gap
+_NEARLY_THERE, _LOOKS_NEARLY_THERE = 10, 4
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,13 @@ def _next_radius(rows: Rows, gap: Tensor, config: LineSearch) -> Tensor:
     aim = farther + gap / rows.slope
     wider = aim.clamp(min=farther, max=_WIDEST_STEP * rows.radius).clamp(max=config.reach)
     width, middle, tolerance = rows.high - rows.low, (rows.low + rows.high) / 2, config.tolerance * rows.high
-    margin = _FROM_THE_ENDS * width
-    guard = torch.minimum(margin, _BEYOND * tolerance)
-    outside = (aim < rows.low - margin) | (aim > rows.high + margin)  # the slope seen last does not hold there
+    edge = _FROM_THE_ENDS * width
+    guard = torch.minimum(edge, _BEYOND * tolerance)
+    outside = (aim < rows.low - edge) | (aim > rows.high + edge)  # the slope seen last does not hold there
     inner = torch.where(outside, middle, aim.clamp(min=rows.low + guard, max=rows.high - guard))
-    from_end = torch.minimum(inner - rows.low, rows.high - inner)
-    leeway = (tolerance * torch.exp2(_LONGEST_SEARCH - rows.looks.to(width)) - width / 2).clamp_min(0)
-    slow = (from_end > _NEARLY_THERE * tolerance) | (rows.looks >= _LONGEST_SEARCH)
-    inner = torch.where(slow, inner.clamp(min=middle - leeway, max=middle + leeway), inner)
+    left = _MORE_THAN_HALVING - math.log2(config.tolerance) - rows.looks.to(width)
+    leeway = (tolerance * torch.exp2(left) - width / 2).clamp_min(0)
+    creeps = (rows.looks >= _LOOKS_NEARLY_THERE) & ((leeway == 0) | (rows.looks % 2 == 1))
+    held = creeps | (torch.minimum(inner - rows.low, rows.high - inner) > _NEARLY_THERE * tolerance)
+    inner = torch.where(held, inner.clamp(min=middle - leeway, max=middle + leeway), inner)
     return torch.where(rows.high.isfinite(), inner, wider)

@@ -138,7 +138,7 @@ def _find_kept(model: nn.Module) -> KeptModel | None:
 
 def hash_weights(model: nn.Module, shape: tuple[int, ...]) -> bytes:
     """Hash the architecture as printed, every parameter and buffer, where they are, and the shape of the images."""
-    digest = hashlib.blake2b(f"{model} {shape}".encode())  # twice as fast as SHA-256, and kept in no file
+    digest = hashlib.blake2b(f"{model} {shape}".encode())  # kept in no file
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tensor.device} {tensor.dtype} {tuple(tensor.shape)}".encode())
         values = tensor.detach().cpu().contiguous().view(-1)
