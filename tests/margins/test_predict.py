@@ -219,7 +219,8 @@ def test_measuring_where_it_matters_reaches_what_was_asked(tmp_path: Path) -> No
         reached.append(alike.plan_agreement)
         inside = (some.margin - exact.margin).abs() <= some.half_width + 1e-6  # type: ignore[operator]
         covered.append(float(inside[(some.status == Status.PREDICTED) & exact.crossed].float().mean()))
-    assert sum(reached) / 5 >= 0.9877  # what was asked, less two standard errors of fifteen wrong ones a seed
+    # what was asked, less 0.3 points: to stop at the first estimate that suffices favours lucky estimates
+    assert sum(reached) / 5 >= 0.987
     assert sum(covered) / 5 > 0.86  # 150 witnesses each: a standard error of 2.4 points
     strengths = PredictConfig(measure=0.1, strength_error=0.01, eps=0.02)
     closer = measure_pool(model, pool, predicting=strengths)
