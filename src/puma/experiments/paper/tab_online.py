@@ -4,7 +4,8 @@
 
 Expect the online method without pruning to be a little less robust (0.4 points), as in the paper; its gain in accuracy
 is within chance. The fixed threshold does not collapse here, but gains a point of accuracy and loses three and a half
-of robustness; our running quantile loses one, and gains nothing by pruning.
+of robustness; our running quantile loses one, and gains nothing by pruning. Margins by the averaged weights and a
+threshold for each class make that 0.7 points less accurate and 0.8 less robust than offline PUMA 20 %.
 """
 
 from puma.experiments.spec import Experiment, ModelSpec, OnlineSpec, PaperValue, RowSpec, specify_puma
